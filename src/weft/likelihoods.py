@@ -1,0 +1,136 @@
+"""Emission heads: what a decoder's raw output means.
+
+A likelihood says how many raw numbers a decoder must give per step, turns them into a
+`torch.distributions` object, and knows which values it can score. Everything else (masking,
+summing) is shared.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributions as D
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.columns import Support
+from weft.gaussian import positive_std
+
+__all__ = ["Bernoulli", "Categorical", "Likelihood", "Normal", "Poisson", "StudentT"]
+
+RATE_FLOOR = 1e-6
+
+
+REAL = Support("any finite number", np.isfinite)
+BINARY = Support("0 or 1", lambda values: (values == 0) | (values == 1))
+COUNT = Support(
+    "a whole number of at least 0", lambda values: (values >= 0) & (values == np.round(values))
+)
+
+
+class Likelihood(ABC):
+    """How the entries of one modality are distributed given the decoder's raw output."""
+
+    parameters_per_entry: int = 1
+    support: Support = REAL
+
+    def outputs(self, shape: tuple[int, ...]) -> int:
+        """Count the raw numbers per step for an observation of ``shape``."""
+        return self.parameters_per_entry * math.prod(shape)
+
+    @abstractmethod
+    def distribution(self, raw: Tensor, shape: tuple[int, ...]) -> D.Distribution:
+        """Turn raw output ``(…, outputs)`` into a distribution over ``(…, *shape)``."""
+
+    def log_prob(self, raw: Tensor, value: Tensor, observed: Tensor, event_dims: int) -> Tensor:
+        """Log-density of the observed entries, summed over the last ``event_dims`` axes.
+
+        Missing entries contribute nothing to the value or to any gradient; they must hold a finite
+        number in the support (`Batch` fills zeros).
+        """
+        shape = tuple(value.shape[value.dim() - event_dims :])
+        entries = self.distribution(raw, shape).log_prob(value)
+        scored = torch.where(observed, entries, torch.zeros_like(entries))
+        return scored.flatten(scored.dim() - event_dims).sum(-1) if event_dims else scored
+
+    def _split(self, raw: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+        parts = raw.reshape(*raw.shape[:-1], self.parameters_per_entry, *shape)
+        return parts.unbind(-1 - len(shape))
+
+
+@dataclass(frozen=True)
+class Normal(Likelihood):
+    """Real values with learned mean and standard deviation."""
+
+    parameters_per_entry = 2
+
+    def distribution(self, raw: Tensor, shape: tuple[int, ...]) -> D.Normal:
+        """Read mean and raw standard deviation."""
+        mean, raw_std = self._split(raw, shape)
+        return D.Normal(mean, positive_std(raw_std), validate_args=False)
+
+
+@dataclass(frozen=True)
+class StudentT(Likelihood):
+    """Real values with outliers: heavy tails of fixed degrees of freedom."""
+
+    df: float = 4.0
+    parameters_per_entry = 2
+
+    def __post_init__(self) -> None:
+        if not self.df > 2:
+            raise ValueError(f"StudentT needs df > 2 to have a variance, got {self.df}.")
+
+    def distribution(self, raw: Tensor, shape: tuple[int, ...]) -> D.StudentT:
+        """Read location and raw scale."""
+        loc, raw_scale = self._split(raw, shape)
+        return D.StudentT(self.df, loc, positive_std(raw_scale), validate_args=False)
+
+
+@dataclass(frozen=True)
+class Bernoulli(Likelihood):
+    """Values 0 or 1."""
+
+    support = BINARY
+
+    def distribution(self, raw: Tensor, shape: tuple[int, ...]) -> D.Bernoulli:
+        """Read log-odds."""
+        (logits,) = self._split(raw, shape)
+        return D.Bernoulli(logits=logits, validate_args=False)
+
+
+@dataclass(frozen=True)
+class Poisson(Likelihood):
+    """Counts; the rate is a softplus, so that no input makes it overflow."""
+
+    support = COUNT
+
+    def distribution(self, raw: Tensor, shape: tuple[int, ...]) -> D.Poisson:
+        """Read the raw rate."""
+        (raw_rate,) = self._split(raw, shape)
+        return D.Poisson(F.softplus(raw_rate) + RATE_FLOOR, validate_args=False)
+
+
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """One of ``count`` categories per step, coded 0 … count-1."""
+
+    count: int
+    support = COUNT
+
+    def __post_init__(self) -> None:
+        if self.count < 2:
+            raise ValueError(f"Categorical needs at least two categories, got {self.count}.")
+
+    def outputs(self, shape: tuple[int, ...]) -> int:
+        """Count one logit per category and entry."""
+        return self.count * math.prod(shape)
+
+    def distribution(self, raw: Tensor, shape: tuple[int, ...]) -> D.Categorical:
+        """Read logits."""
+        logits = raw.reshape(*raw.shape[:-1], *shape, self.count)
+        return D.Categorical(logits=logits, validate_args=False)

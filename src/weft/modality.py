@@ -1,0 +1,174 @@
+"""What one stream of observations is: its name, shape, likelihood and networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from weft.columns import Field
+from weft.likelihoods import Categorical, Likelihood, Normal
+from weft.networks import Embedding, MLPDecoder, MLPFeatures
+
+__all__ = ["Modality"]
+
+
+class Modality:
+    """Declare one modality of a model.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the data.
+    shape : int or tuple of int
+        Shape of one step; ignored for categorical modalities, which have one label per step.
+    categories : int or sequence, optional
+        The labels (or how many there are); makes the modality categorical.
+    likelihood : Likelihood, optional
+        `Normal` unless given, or `Categorical` if there are categories.
+    encoder : nn.Module, optional
+        Maps observations ``(rows, *shape)`` (codes ``(rows,)`` if categorical) to features
+        ``(rows, features)``. A perceptron or embedding if not given.
+    decoder : nn.Module, optional
+        Maps latent states ``(rows, latent)`` to the likelihood's raw output ``(rows, outputs)``.
+    weight : float
+        Reconstruction multiplier λ of this modality in the loss.
+    mask_input : bool, optional
+        Whether the encoder sees which entries were observed, as extra entries behind the
+        zero-filled values along their first axis. By default true for built-in encoders of
+        vectors; a single number is either seen or not encoded at all, so it never needs it.
+
+    Examples
+    --------
+    >>> Modality("accel", 3)
+    Modality('accel', shape=(3,), likelihood=Normal())
+    >>> Modality("activity", categories=["walk", "run", "rest"]).likelihood
+    Categorical(count=3)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: int | tuple[int, ...] = 1,
+        *,
+        categories: int | Sequence[Hashable] | None = None,
+        likelihood: Likelihood | None = None,
+        encoder: nn.Module | None = None,
+        decoder: nn.Module | None = None,
+        weight: float = 1.0,
+        mask_input: bool | None = None,
+    ) -> None:
+        self.name = name
+        self.categories: tuple[Hashable, ...] | None = None
+        self.shape: tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(shape)
+        if categories is not None:
+            labels = range(categories) if isinstance(categories, int) else categories
+            self.categories, self.shape = tuple(labels), ()
+            likelihood = likelihood or Categorical(len(self.categories))
+        self.likelihood: Likelihood = likelihood or Normal()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.weight = weight
+        if mask_input is None:
+            mask_input = encoder is None and self.size > 1
+        self.mask_input = mask_input
+        self._check()
+
+    def _check(self) -> None:
+        if not self.name:
+            raise ValueError("A modality needs a name.")
+        if any(length < 1 for length in self.shape):
+            raise ValueError(f"Modality {self.name!r} has shape {self.shape}: all must be ≥ 1.")
+        if self.categories is not None and len(set(self.categories)) != len(self.categories):
+            raise ValueError(f"Modality {self.name!r} lists a category twice.")
+        if isinstance(self.likelihood, Categorical):
+            count = 0 if self.categories is None else len(self.categories)
+            if self.likelihood.count != count:
+                raise ValueError(
+                    f"Modality {self.name!r} has a likelihood of {self.likelihood.count} "
+                    f"categories but declares {count}. Declare it with categories=… alone."
+                )
+        elif self.categories is not None:
+            raise ValueError(
+                f"Modality {self.name!r} has categories, so its likelihood must be Categorical, "
+                f"not {self.likelihood}."
+            )
+        if self.mask_input and not self.shape:
+            raise ValueError(f"Modality {self.name!r} is categorical and cannot take a mask input.")
+
+    def __repr__(self) -> str:
+        kind = f"shape={self.shape}" if self.categories is None else f"categories={self.categories}"
+        return f"Modality({self.name!r}, {kind}, likelihood={self.likelihood})"
+
+    @property
+    def size(self) -> int:
+        """Entries of one step."""
+        return math.prod(self.shape)
+
+    @property
+    def field(self) -> Field:
+        """What the data must look like."""
+        return Field(self.shape, self.likelihood.support, self.categories)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one row that the encoder receives, the mask included."""
+        if not self.mask_input:
+            return self.shape
+        return (2 * self.shape[0], *self.shape[1:])
+
+    def encoder_input(self, values: Tensor, observed: Tensor) -> Tensor:
+        """Lay the mask behind the values, if the encoder wants it."""
+        if not self.mask_input:
+            return values
+        return torch.cat([values, observed.to(values.dtype)], 1)
+
+    def build_features(self, hidden: int) -> nn.Module:
+        """Return the user's encoder, or make the supplement's."""
+        if self.encoder is not None:
+            return self.encoder
+        if self.categories is not None:
+            return Embedding(len(self.categories), hidden)
+        return MLPFeatures(math.prod(self.input_shape), hidden)
+
+    def features_width(self, features: nn.Module) -> int:
+        """Width of what an encoder gives, found by showing it one empty row."""
+        row = torch.zeros(
+            (1, *self.input_shape), dtype=torch.float32 if self.categories is None else torch.int64
+        )
+        found = _probe(features, row, f"The encoder of modality {self.name!r}")
+        return found.shape[1]
+
+    def build_decoder(self, latent: int, hidden: int) -> nn.Module:
+        """Return the user's decoder after a check of its width, or make the supplement's."""
+        outputs = self.likelihood.outputs(self.shape)
+        if self.decoder is None:
+            return MLPDecoder(latent, hidden, outputs)
+        what = f"The decoder of modality {self.name!r}"
+        found = _probe(self.decoder, torch.zeros(1, latent), what).shape[1]
+        if found != outputs:
+            raise ValueError(
+                f"{what} gives {found} numbers per step, but {self.likelihood} needs {outputs}."
+            )
+        return self.decoder
+
+
+def _probe(module: nn.Module, row: Tensor, what: str) -> Tensor:
+    """Run a module on one row without leaving a trace in it."""
+    parameter = next(module.parameters(), None)
+    if parameter is not None:
+        row = row.to(parameter.device, parameter.dtype if row.is_floating_point() else row.dtype)
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            found = module(row)
+    except RuntimeError as error:
+        raise ValueError(f"{what} does not accept input of shape {tuple(row.shape)}.") from error
+    finally:
+        module.train(training)
+    if not isinstance(found, Tensor) or found.dim() != 2:
+        raise ValueError(f"{what} must map (rows, …) to a tensor of shape (rows, width).")
+    return found

@@ -1,0 +1,94 @@
+"""The generative model: prior, transitions in both directions, decoders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from weft.columns import Field
+from weft.gaussian import STD_FLOOR, Gaussian, positive_std
+from weft.modality import Modality
+from weft.networks import GatedTransition
+
+__all__ = ["MarkovModel"]
+
+
+class MarkovModel(nn.Module):
+    r"""A stationary multimodal deep Markov model.
+
+    .. math::
+        p(z_t) = N(\mu_0, \sigma_0^2), \qquad
+        p(z_t \mid z_{t-1}) \propto p(z_t)\, f(z_{t-1}), \qquad
+        x^m_t \sim \Pi^m(\mathrm{decoder}^m(z_t))
+
+    and likewise backward in time with a network of its own. The transition's precision is at least
+    the prior's by construction.
+
+    Parameters
+    ----------
+    modalities : sequence of Modality
+    latent, hidden : int
+        Width of the state, and of every built-in network's hidden layer.
+    """
+
+    def __init__(self, modalities: Sequence[Modality], latent: int, hidden: int) -> None:
+        super().__init__()
+        names = [modality.name for modality in modalities]
+        if not names:
+            raise ValueError("A model needs at least one modality.")
+        if len(set(names)) != len(names):
+            raise ValueError(f"Modality names must differ, got {names}.")
+        if latent < 1 or hidden < 1:
+            raise ValueError(f"Sizes must be at least 1, got latent={latent}, hidden={hidden}.")
+        self.modalities = tuple(modalities)
+        self.latent = latent
+        self.hidden = hidden
+        self.prior_mean = nn.Parameter(torch.zeros(latent))
+        self.prior_spread = nn.Parameter(torch.full((latent,), math.log(math.expm1(1 - STD_FLOOR))))
+        self.forward_factor = GatedTransition(latent, hidden)
+        self.backward_factor = GatedTransition(latent, hidden)
+        self.decoders = nn.ModuleList(m.build_decoder(latent, hidden) for m in modalities)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the modalities, in order."""
+        return tuple(modality.name for modality in self.modalities)
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """What data for this model must look like."""
+        return {modality.name: modality.field for modality in self.modalities}
+
+    def position(self, name: str) -> int:
+        """Position of a modality by name."""
+        if name not in self.names:
+            raise ValueError(f"The model has no modality {name!r}; it has {self.names}.")
+        return self.names.index(name)
+
+    def prior(self) -> Gaussian:
+        """State distribution ``p(z)``, ``(latent,)``, the same at every step."""
+        return Gaussian.from_moments(self.prior_mean, positive_std(self.prior_spread))
+
+    def step_forward(self, z: Tensor) -> Gaussian:
+        """Distribution of the next state, ``p(z_t | z_{t-1})``, for ``(…, latent)``."""
+        factor: Gaussian = self.forward_factor(z)
+        return self.prior() * factor
+
+    def step_backward(self, z: Tensor) -> Gaussian:
+        """Distribution of the previous state, ``p(z_t | z_{t+1})``, for ``(…, latent)``."""
+        factor: Gaussian = self.backward_factor(z)
+        return self.prior() * factor
+
+    def decode(self, name: str, z: Tensor) -> Tensor:
+        """Raw likelihood output ``(…, outputs)`` of one modality for states ``(…, latent)``."""
+        raw: Tensor = self.decoders[self.position(name)](z.flatten(0, -2))
+        return raw.reshape(*z.shape[:-1], raw.shape[-1])
+
+    def log_prob(self, name: str, z: Tensor, value: Tensor, observed: Tensor) -> Tensor:
+        """Log-density ``(…)`` of a modality's observed entries given states ``(…, latent)``."""
+        modality = self.modalities[self.position(name)]
+        raw = self.decode(name, z)
+        return modality.likelihood.log_prob(raw, value, observed, len(modality.shape))

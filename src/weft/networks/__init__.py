@@ -1,0 +1,6 @@
+"""Plain `nn.Module` building blocks: they know tensors, not data, models or losses."""
+
+from weft.networks.mlp import Embedding, GaussianHead, MLPDecoder, MLPFeatures
+from weft.networks.transitions import GatedTransition
+
+__all__ = ["Embedding", "GatedTransition", "GaussianHead", "MLPDecoder", "MLPFeatures"]

@@ -1,0 +1,343 @@
+"""Incomplete multimodal sequences, and batches of them.
+
+Missing data come at four levels: single entries of a vector, whole steps, whole modalities, and
+ragged ends. All four are the same thing here: a mask that is false. `Sequences` live in NumPy with
+(sequence, time, …) arrays at their border; a `Batch` is time-major tensors, zero where missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, SupportsIndex, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.columns import ANYTHING, Array, Column, DataError, Field, listing
+from weft.reading import read_arrays
+
+__all__ = ["Batch", "Sequences"]
+
+Index: TypeAlias = SupportsIndex | slice | Sequence[int] | Array | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Time-major tensors of several sequences, padded to the longest.
+
+    Attributes
+    ----------
+    values, observed : dict[str, Tensor]
+        ``(time, batch, *shape)`` per modality; values are zero where not observed.
+    lengths : Tensor
+        ``(batch,)`` steps of each sequence.
+    index : Tensor
+        ``(batch,)`` position of each sequence in the `Sequences` it came from.
+    """
+
+    values: dict[str, Tensor]
+    observed: dict[str, Tensor]
+    lengths: Tensor
+    index: Tensor
+
+    @property
+    def steps(self) -> int:
+        """Length of the longest sequence."""
+        return int(self.lengths.max())
+
+    @property
+    def valid(self) -> Tensor:
+        """``(time, batch)``: false on padding."""
+        clock = torch.arange(self.steps, device=self.lengths.device)
+        return clock[:, None] < self.lengths
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Move all tensors to a device."""
+        return Batch(
+            {name: value.to(device) for name, value in self.values.items()},
+            {name: seen.to(device) for name, seen in self.observed.items()},
+            self.lengths.to(device),
+            self.index.to(device),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """A collection of multimodal sequences in which anything may be missing.
+
+    Build one with `from_arrays`. All methods return new objects; nothing changes in place.
+
+    Attributes
+    ----------
+    columns : dict[str, Column]
+        Flat storage per modality: the steps of all sequences, one after another.
+    lengths : ndarray
+        Steps of each sequence.
+    ids : tuple
+        A unique name for each sequence, used in messages and results.
+
+    Examples
+    --------
+    >>> data = Sequences.from_arrays({
+    ...     "accel": [[[0.1, 9.8], [np.nan, 9.7]], [[0.0, 9.9]]],
+    ...     "activity": [["walk", None], ["rest"]],
+    ... })
+    >>> data
+    Sequences(2 sequences, 1 to 2 steps, accel (2,) 83% observed,
+              activity 2 categories 67% observed)
+    >>> data[1].arrays("activity")
+    [array(['rest'], dtype=object)]
+    """
+
+    columns: dict[str, Column]
+    lengths: Array
+    ids: tuple[Hashable, ...]
+
+    @classmethod
+    def from_arrays(
+        cls,
+        values: Mapping[str, Any],
+        *,
+        observed: Mapping[str, Any] | None = None,
+        lengths: Sequence[int] | Array | None = None,
+        categories: Mapping[str, Sequence[Hashable]] | None = None,
+        ids: Sequence[Hashable] | None = None,
+    ) -> Sequences:
+        """Read arrays or lists of arrays, one per modality.
+
+        Parameters
+        ----------
+        values : mapping
+            Modality name to an array ``(sequence, time, …)``, or to a list with one ``(time, …)``
+            array per sequence, ``None`` where a sequence lacks the modality. NaN marks a missing
+            entry. Text is read as labels, ``None`` marking a missing one.
+        observed : mapping, optional
+            Masks shaped like the values, or one truth value per step; true where observed. They
+            add to what NaN already says.
+        lengths : sequence of int, optional
+            Real steps of each sequence, where arrays are padded.
+        categories : mapping, optional
+            All labels of a categorical modality, in order; found in the data if not given.
+        ids : sequence, optional
+            Unique names of the sequences; their positions if not given.
+        """
+        return cls(*read_arrays(values, observed, lengths, categories, ids))
+
+    # Looking at it
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the modalities."""
+        return tuple(self.columns)
+
+    @property
+    def rows(self) -> int:
+        """Steps of all sequences together."""
+        return int(self.lengths.sum())
+
+    @property
+    def starts(self) -> Array:
+        """First row of each sequence."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @property
+    def sequence_of_row(self) -> Array:
+        """Position of the sequence that each row belongs to."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    @property
+    def step_of_row(self) -> Array:
+        """Step of each row within its sequence."""
+        return np.arange(self.rows) - self.starts[self.sequence_of_row]
+
+    def observed_fraction(self, name: str) -> float:
+        """Share of a modality's entries that were observed."""
+        return float(self._column(name).observed.mean())
+
+    def arrays(self, name: str) -> list[Array]:
+        """Values per sequence: NaN, or ``None`` among labels, where missing."""
+        return np.split(self._column(name).decoded(), self.starts[1:])
+
+    def padded(self, name: str) -> Array:
+        """Values as one ``(sequence, time, …)`` array, missing beyond the ends."""
+        column = self._column(name)
+        rows, valid = self._grid(np.arange(len(self)))
+        filled = column.decoded()[rows]
+        filled[~valid] = np.nan if column.categories is None else None
+        return filled.swapaxes(0, 1)
+
+    def __repr__(self) -> str:
+        low, high = self.lengths.min(), self.lengths.max()
+        steps = f"{low} steps" if low == high else f"{low} to {high} steps"
+        parts = [f"{len(self)} sequences", steps]
+        for name, column in self.columns.items():
+            kind = (
+                column.shape
+                if column.categories is None
+                else f"{len(column.categories)} categories"
+            )
+            parts.append(f"{name} {kind} {self.observed_fraction(name):.0%} observed")
+        return f"Sequences({', '.join(parts)})"
+
+    # Selecting and arranging
+
+    def __getitem__(self, index: Index) -> Sequences:
+        """Select sequences by position, slice, list of positions or boolean mask.
+
+        A sequence may be selected twice; then ids become positions.
+        """
+        positions = np.arange(len(self))
+        chosen = np.atleast_1d(positions[index if isinstance(index, slice) else np.asarray(index)])
+        if not len(chosen):
+            raise DataError("The selection holds no sequence. Select at least one.")
+        grid, valid = self._grid(chosen)
+        rows = grid.T[valid.T]
+        ids = _unique([self.ids[i] for i in chosen])
+        columns = {name: column.take(rows) for name, column in self.columns.items()}
+        return Sequences(columns, self.lengths[chosen], ids)
+
+    def keep(self, *names: str) -> Sequences:
+        """Keep only these modalities."""
+        return replace(self, columns={name: self._column(name) for name in names})
+
+    def hide(self, *names: str) -> Sequences:
+        """Mark every value of these modalities as missing."""
+        return self.delete({name: np.ones(self.rows, bool) for name in names})
+
+    def delete(self, entries: Mapping[str, Array]) -> Sequences:
+        """Mark entries as missing: per modality a mask of ``(row,)`` or ``(row, *shape)``."""
+        changed = {name: self._column(name).delete(mask) for name, mask in entries.items()}
+        return replace(self, columns={**self.columns, **changed})
+
+    def segments(self, length: int) -> Sequences:
+        """Cut every sequence into pieces of ``length`` steps; a shorter rest is kept."""
+        if length < 1:
+            raise ValueError(f"Segments need a length of at least 1, got {length}.")
+        pieces = [
+            (name, start, min(length, int(total) - start))
+            for name, total in zip(self.ids, self.lengths, strict=True)
+            for start in range(0, int(total), length)
+        ]
+        ids = tuple(f"{name}[{start}:{start + steps}]" for name, start, steps in pieces)
+        return replace(self, lengths=np.array([steps for *_, steps in pieces]), ids=ids)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Sequences]) -> Sequences:
+        """Put the sequences of several collections one after another.
+
+        Modalities must agree in shape and categories; one that a part lacks is missing there. Ids
+        are renumbered where they repeat.
+        """
+        if not parts:
+            raise DataError("There is nothing to concatenate. Pass at least one collection.")
+        fields: dict[str, Field] = {}
+        for part in parts:
+            for name, column in part.columns.items():
+                fields.setdefault(name, Field(column.shape, ANYTHING, column.categories))
+        parts = [part.conform(fields) for part in parts]
+        columns = {
+            name: Column(
+                np.concatenate([part.columns[name].values for part in parts]),
+                np.concatenate([part.columns[name].observed for part in parts]),
+                field.categories,
+            )
+            for name, field in fields.items()
+        }
+        ids = _unique([name for part in parts for name in part.ids])
+        return Sequences(columns, np.concatenate([part.lengths for part in parts]), ids)
+
+    def conform(self, fields: Mapping[str, Field]) -> Sequences:
+        """Check against what a model expects; add modalities that are absent, all missing."""
+        for name in self.names:
+            if name not in fields:
+                raise DataError(
+                    f"The data hold a modality {name!r}, which is unknown here; known are "
+                    f"{listing(tuple(fields))}. Rename it, or drop it with data.keep(…)."
+                )
+
+        def where(row: int) -> str:
+            i = int(np.searchsorted(self.starts, row, side="right")) - 1
+            return f"sequence {self.ids[i]!r}, step {row - self.starts[i]}"
+
+        columns = {
+            name: self.columns[name].conform(name, field, where)
+            if name in self.columns
+            else Column.missing(field, self.rows)
+            for name, field in fields.items()
+        }
+        return replace(self, columns=columns)
+
+    # Batches
+
+    def batch(
+        self, index: Sequence[int] | Array | None = None, dtype: torch.dtype = torch.float32
+    ) -> Batch:
+        """Lay sequences (all, or those at ``index``) side by side as tensors."""
+        chosen = np.arange(len(self)) if index is None else np.asarray(index)
+        rows, valid = self._grid(chosen)
+        values, observed = {}, {}
+        for name, column in self.columns.items():
+            keep = valid.reshape(valid.shape + (1,) * len(column.shape))
+            seen = torch.from_numpy(column.observed[rows] & keep)
+            kind = dtype if column.categories is None else torch.int64
+            filled = torch.from_numpy(column.values[rows]).to(kind)
+            values[name] = torch.where(seen, filled, torch.zeros((), dtype=kind))
+            observed[name] = seen
+        lengths = torch.from_numpy(self.lengths[chosen].astype(np.int64))
+        return Batch(values, observed, lengths, torch.from_numpy(chosen.astype(np.int64)))
+
+    def batches(
+        self,
+        size: int,
+        *,
+        generator: torch.Generator | None = None,
+        bucket: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> Iterator[Batch]:
+        """Iterate over all sequences once, ``size`` at a time.
+
+        A generator shuffles; without one the order is kept. ``bucket`` puts sequences of similar
+        length together, so that little is padded.
+        """
+        if size < 1:
+            raise ValueError(f"A batch needs at least one sequence, got size={size}.")
+        order = _permutation(len(self), generator)
+        if bucket:
+            order = order[np.argsort(self.lengths[order], kind="stable")]
+        groups = [order[start : start + size] for start in range(0, len(order), size)]
+        shuffled = generator if bucket else None
+        for group in _permutation(len(groups), shuffled):
+            yield self.batch(groups[group], dtype)
+
+    # Helpers
+
+    def _column(self, name: str) -> Column:
+        if name not in self.columns:
+            raise DataError(
+                f"There is no modality {name!r} in the data; there are {listing(self.names)}."
+            )
+        return self.columns[name]
+
+    def _grid(self, chosen: Array) -> tuple[Array, Array]:
+        """Rows ``(time, batch)`` of the chosen sequences, and where they are real."""
+        clock = np.arange(int(self.lengths[chosen].max()))[:, None]
+        valid = clock < self.lengths[chosen]
+        return np.where(valid, self.starts[chosen] + clock, 0), valid
+
+
+def _permutation(count: int, generator: torch.Generator | None) -> Array:
+    """Shuffle 0 … count-1, or keep the order without a generator."""
+    if generator is None:
+        return np.arange(count)
+    order: Array = torch.randperm(count, generator=generator).numpy()
+    return order
+
+
+def _unique(ids: Sequence[Hashable]) -> tuple[Hashable, ...]:
+    """Keep ids if they are unique, else number them."""
+    return tuple(ids) if len(set(ids)) == len(ids) else tuple(range(len(ids)))
