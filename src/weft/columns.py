@@ -118,6 +118,7 @@ class Column:
     def _conform_categories(self, name: str, field: Field, where: Callable[[int], str]) -> Column:
         assert field.categories is not None
         known = {label: code for code, label in enumerate(field.categories)}
+        coded = not any(isinstance(label, int | float | np.number) for label in known)
         if self.categories is not None:
             codes = np.array([known.get(label, -1) for label in self.categories], np.int64)
             values = codes[self.values]
@@ -131,17 +132,17 @@ class Column:
                 )
             numbers = self.values.reshape(-1)
             observed = self.observed.reshape(-1)
-            whole = (numbers == np.round(numbers)) & (numbers >= 0) & (numbers < len(known))
-            values = np.where(whole, numbers, -1).astype(np.int64)
             shown = numbers.tolist()
+            lookup: dict[Any, int] = {code: code for code in known.values()} if coded else known
+            values = np.array([lookup.get(number, -1) for number in shown], np.int64)
         wrong = observed & (values < 0)
         if wrong.any():
             row = int(np.argmax(wrong))
+            codes_too = f" (or the codes 0 to {len(known) - 1})" if coded else ""
             raise DataError(
                 f"Modality {name!r} holds the category {shown[row]!r} at {where(row)}, which the "
-                f"model does not know. Its categories are {listing(field.categories)}"
-                f" (or the codes 0 to {len(known) - 1}). Add the category to the declaration or "
-                "mark the step as missing."
+                f"model does not know. Its categories are {listing(field.categories)}{codes_too}. "
+                "Add the category to the declaration or mark the step as missing."
             )
         return Column(np.where(observed, values, 0), observed, field.categories)
 

@@ -137,6 +137,8 @@ def _per_modality(
 def _between(data: Sequences, start: float, stop: float) -> Array:
     _require_fraction(start)
     _require_fraction(stop)
+    if start > stop:
+        raise ValueError(f"A segment starts before it stops, got start={start} and stop={stop}.")
     lengths = data.lengths[data.sequence_of_row]
     step = data.step_of_row
     inside: Array = (step >= np.round(start * lengths)) & (step < np.round(stop * lengths))

@@ -95,6 +95,10 @@ class Gaussian:
         """Reverse one axis."""
         return Gaussian(self.precision.flip(dim), self.information.flip(dim))
 
+    def detach(self) -> Gaussian:
+        """Cut both parameters off the gradient."""
+        return Gaussian(self.precision.detach(), self.information.detach())
+
     def unbind(self) -> list[Gaussian]:
         """Split along the first axis, without copies."""
         pairs = zip(self.precision.unbind(0), self.information.unbind(0), strict=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["CUBATURE", "Antithetic", "Cubature", "MonteCarlo", "Particles"]
+__all__ = ["Antithetic", "Cubature", "MonteCarlo", "Particles"]
 
 
 class Particles(ABC):
@@ -84,6 +84,3 @@ class Cubature(Particles):
         half = latent**0.5 * torch.eye(latent, dtype=like.dtype, device=like.device)
         points = torch.cat([half, -half])
         return points.reshape(2 * latent, *(1,) * (like.dim() - 1), latent)
-
-
-CUBATURE = Cubature()

@@ -15,6 +15,8 @@ from weft.columns import Array, Column, DataError, listing
 
 __all__ = ["Contents", "read_arrays"]
 
+NUMBER = int | float | np.number | np.bool_
+
 
 class Contents(NamedTuple):
     """What `read_arrays` found."""
@@ -59,7 +61,7 @@ def _per_sequence(name: str, value: Any) -> list[Any]:
     """One item per sequence."""
     if isinstance(value, list | tuple):
         return list(value)
-    array = np.asarray(value)
+    array = np.asanyarray(value)
     if array.ndim == 0 or (array.ndim == 1 and array.dtype != object):
         raise DataError(
             f"Modality {name!r} has shape {array.shape}, but an array needs the axes "
@@ -126,7 +128,7 @@ def _common_lengths(
         if steps[i] == 0:
             raise DataError(f"Modality {first!r} has no steps in {label(i)}. Drop the sequence.")
         if lengths is not None:
-            if not 1 <= lengths[i] <= steps[i]:
+            if lengths[i] % 1 or not 1 <= lengths[i] <= steps[i]:
                 raise DataError(
                     f"The length given for {label(i)} is {lengths[i]}, but modality {first!r} has "
                     f"{steps[i]} steps there. Give a length from 1 to {steps[i]}."
@@ -158,8 +160,13 @@ def _read_column(
     ``lengths`` gives the steps of each sequence; longer items are cut, which is how padding goes.
     ``label`` names a sequence in messages.
     """
-    arrays = [None if item is None else _as_array(name, item, label(i)) for i, item in _each(items)]
-    present = [(i, array) for i, array in _each(arrays) if array is not None]
+    present = []
+    for i, item in enumerate(items):
+        if item is not None:
+            array = _as_array(name, item, int(lengths[i]), label(i))
+            if masks is not None and masks[i] is not None:
+                array = _apply_mask(name, array, masks[i], len(item), label(i))
+            present.append((i, array))
     if not present:
         raise DataError(
             f"Modality {name!r} is absent from every sequence. Leave it out of the data, or give "
@@ -175,6 +182,11 @@ def _read_column(
 
     first, model = present[0]
     shape = model.shape[1:]
+    if 0 in shape:
+        raise DataError(
+            f"Modality {name!r} has steps of shape {shape} in {label(first)}, which hold nothing. "
+            "Leave it out of the data."
+        )
     dtype = np.result_type(*(array.dtype for _, array in present))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     values = np.zeros((int(offsets[-1]), *shape), dtype)
@@ -186,12 +198,9 @@ def _read_column(
                 f"shape {shape} in {label(first)}. Give every step of a modality the same shape."
             )
         rows = slice(int(offsets[i]), int(offsets[i + 1]))
-        array = array[: lengths[i]]
         seen = (array >= 0) if labelled else ~np.isnan(array)
-        if masks is not None and masks[i] is not None:
-            seen = seen & _read_mask(name, masks[i], array.shape, int(lengths[i]), label(i))
-        if not labelled and np.isinf(array[seen]).any():
-            step = int(np.argwhere(np.isinf(array) & seen)[0][0])
+        if np.isinf(array).any():
+            step = int(np.argwhere(np.isinf(array))[0][0])
             raise DataError(
                 f"Modality {name!r} holds an infinite value in {label(i)} at step {step}. "
                 "Replace it by a number, or by NaN if it is missing."
@@ -201,14 +210,14 @@ def _read_column(
     return Column(values, observed, kinds)
 
 
-def _each(items: Sequence[Any]) -> list[tuple[int, Any]]:
-    return list(enumerate(items))
-
-
-def _as_array(name: str, item: Any, sequence: str) -> Array:
-    """One sequence as a float array, or as an object array of labels."""
+def _as_array(name: str, item: Any, length: int, sequence: str) -> Array:
+    """Return one sequence's real steps as a float array, or as an object array of labels."""
+    if isinstance(item, np.ma.MaskedArray):
+        item = np.where(np.ma.getmaskarray(item), np.nan, item.data)
     try:
         array = np.asarray(item)
+        if array.dtype.kind in "US":  # NumPy turns NaN and numbers among text into text
+            array = np.asarray(item, object)
     except ValueError as error:
         raise DataError(
             f"Modality {name!r} has steps of unequal shape in {sequence}. Give every step the "
@@ -219,29 +228,31 @@ def _as_array(name: str, item: Any, sequence: str) -> Array:
             f"Modality {name!r} is a single value in {sequence}, but a time series is needed. "
             "Pass an array of shape (time,) or (time, …)."
         )
+    array = array[:length]
     if array.dtype.kind in "fiub":
         small = array.dtype.itemsize <= 2 or array.dtype == np.float32
         return array.astype(np.float32 if small else np.float64, copy=False)
-    if array.dtype.kind not in "OUS":
+    if array.dtype.kind != "O":
         raise DataError(
             f"Modality {name!r} holds data of type {array.dtype} in {sequence}. Pass numbers, or "
             "labels as text."
         )
-    return _numbers_or_labels(name, array.astype(object), sequence)
+    return _numbers_or_labels(name, array, sequence)
 
 
 def _numbers_or_labels(name: str, array: Array, sequence: str) -> Array:
     missing = np.frompyfunc(_is_missing, 1, 1)(array).astype(bool)
     seen = array[~missing]
-    if all(isinstance(value, int | float | np.number | np.bool_) for value in seen):
+    if all(isinstance(value, NUMBER) for value in seen):
         return np.where(missing, np.nan, array).astype(np.float64)
-    for index in np.argwhere(~missing):
-        if not isinstance(array[tuple(index)], str):
-            raise DataError(
-                f"Modality {name!r} holds a value of type {type(array[tuple(index)]).__name__} in "
-                f"{sequence} at step {index[0]}, among text or other objects. Pass only numbers "
-                "or only text labels."
-            )
+    wrong = [i for i in map(tuple, np.argwhere(~missing)) if not isinstance(array[i], str)]
+    if wrong:
+        worst = min(wrong, key=lambda i: isinstance(array[i], NUMBER))
+        raise DataError(
+            f"Modality {name!r} holds a value of type {type(array[worst]).__name__} in {sequence} "
+            f"at step {worst[0]}, among text or other objects. Pass only numbers or only text "
+            "labels."
+        )
     labels = array.copy()
     labels[missing] = None
     return labels
@@ -252,6 +263,8 @@ def _is_missing(value: Any) -> bool:
         return value is None or bool(value != value)
     except TypeError:  # pandas.NA refuses to be a truth value
         return True
+    except ValueError:  # an array has no single truth value
+        return False
 
 
 def _categories_of(
@@ -262,8 +275,11 @@ def _categories_of(
 ) -> tuple[Hashable, ...]:
     if categories is not None:
         kinds = tuple(categories)
-        if len(set(kinds)) != len(kinds):
-            raise DataError(f"The categories of modality {name!r} repeat: {listing(kinds)}.")
+        if not kinds or len(set(kinds)) != len(kinds):
+            raise DataError(
+                f"The categories of modality {name!r} are {listing(kinds) or 'none'}. Give at "
+                "least one, and each once."
+            )
         return kinds
     for i, array in present:
         if array.dtype != object and not np.isnan(array).all():
@@ -272,7 +288,7 @@ def _categories_of(
                 f"Modality {name!r} holds numbers in {label(i)} at step {step}, but text labels "
                 "elsewhere. Pass only numbers or only text labels."
             )
-    seen = {value for _, array in present if array.dtype == object for value in array}
+    seen = {value for _, array in present if array.dtype == object for value in array.flat}
     return tuple(sorted(seen - {None}))
 
 
@@ -300,21 +316,33 @@ def _encode(name: str, array: Array, kinds: tuple[Hashable, ...], sequence: str)
     return codes
 
 
-def _read_mask(name: str, mask: Any, shape: tuple[int, ...], length: int, sequence: str) -> Array:
-    array = np.asarray(mask)
-    if array.dtype != bool:
-        if array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all():
+def _apply_mask(name: str, array: Array, mask: Any, steps: int, sequence: str) -> Array:
+    """Write NaN or ``None`` where the mask is false; ``steps`` counts the padding, too."""
+    try:
+        seen = np.asarray(mask)
+    except ValueError as error:
+        raise DataError(
+            f"The mask of modality {name!r} in {sequence} has steps of unequal shape. Give one "
+            "truth value per entry, or one per step."
+        ) from error
+    if seen.dtype != bool:
+        if seen.dtype.kind not in "iuf" or not np.isin(seen, (0, 1)).all():
             raise DataError(
                 f"The mask of modality {name!r} in {sequence} must be boolean: true where the "
                 "value was observed."
             )
-        array = array.astype(bool)
-    array = array[:length]
-    if array.shape == shape:
-        return array
-    if array.shape == shape[:1]:
-        return array.reshape(array.shape + (1,) * (len(shape) - 1))
-    raise DataError(
-        f"The mask of modality {name!r} in {sequence} has shape {array.shape}, but the values have "
-        f"shape {shape}. Give one truth value per entry, or one per step."
-    )
+        seen = seen.astype(bool)
+    given = seen.shape
+    if given[:1] == (steps,):
+        seen = seen[: len(array)]
+    if given[1:] == (1,):
+        seen = seen[:, 0]
+    if seen.shape not in (array.shape, array.shape[:1]):
+        raise DataError(
+            f"The mask of modality {name!r} in {sequence} has shape {given}, but the values have "
+            f"shape {(steps, *array.shape[1:])}. Give one truth value per entry, or one per step."
+        )
+    seen = seen.reshape(seen.shape + (1,) * (array.ndim - seen.ndim))
+    labels = array.dtype == object
+    left = np.where(seen, array, np.asarray(None if labels else np.nan, array.dtype))
+    return _numbers_or_labels(name, left, sequence) if labels else left

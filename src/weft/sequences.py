@@ -191,10 +191,7 @@ class Sequences:
 
         A sequence may be selected twice; then ids become positions.
         """
-        positions = np.arange(len(self))
-        chosen = np.atleast_1d(positions[index if isinstance(index, slice) else np.asarray(index)])
-        if not len(chosen):
-            raise DataError("The selection holds no sequence. Select at least one.")
+        chosen = self._positions(index)
         grid, valid = self._grid(chosen)
         rows = grid.T[valid.T]
         ids = _unique([self.ids[i] for i in chosen])
@@ -211,7 +208,14 @@ class Sequences:
 
     def delete(self, entries: Mapping[str, Array]) -> Sequences:
         """Mark entries as missing: per modality a mask of ``(row,)`` or ``(row, *shape)``."""
-        changed = {name: self._column(name).delete(mask) for name, mask in entries.items()}
+        for name, mask in entries.items():
+            shape = self._column(name).observed.shape
+            if mask.dtype != bool or mask.shape not in (shape, shape[:1]):
+                raise DataError(
+                    f"The entries to delete of modality {name!r} are {mask.dtype} of shape "
+                    f"{mask.shape}. Give truth values of shape {shape[:1]} or {shape}."
+                )
+        changed = {name: self.columns[name].delete(mask) for name, mask in entries.items()}
         return replace(self, columns={**self.columns, **changed})
 
     def segments(self, length: int) -> Sequences:
@@ -224,7 +228,7 @@ class Sequences:
             for start in range(0, int(total), length)
         ]
         ids = tuple(f"{name}[{start}:{start + steps}]" for name, start, steps in pieces)
-        return replace(self, lengths=np.array([steps for *_, steps in pieces]), ids=ids)
+        return replace(self, lengths=np.array([steps for *_, steps in pieces]), ids=_unique(ids))
 
     @staticmethod
     def concatenate(parts: Sequence[Sequences]) -> Sequences:
@@ -278,7 +282,7 @@ class Sequences:
         self, index: Sequence[int] | Array | None = None, dtype: torch.dtype = torch.float32
     ) -> Batch:
         """Lay sequences (all, or those at ``index``) side by side as tensors."""
-        chosen = np.arange(len(self)) if index is None else np.asarray(index)
+        chosen = self._positions(slice(None) if index is None else index)
         rows, valid = self._grid(chosen)
         values, observed = {}, {}
         for name, column in self.columns.items():
@@ -286,6 +290,11 @@ class Sequences:
             seen = torch.from_numpy(column.observed[rows] & keep)
             kind = dtype if column.categories is None else torch.int64
             filled = torch.from_numpy(column.values[rows]).to(kind)
+            if kind.is_floating_point and not filled.isfinite().all():
+                raise DataError(
+                    f"Modality {name!r} holds numbers too large for {kind}. Rescale it, or use "
+                    "double precision."
+                )
             values[name] = torch.where(seen, filled, torch.zeros((), dtype=kind))
             observed[name] = seen
         lengths = torch.from_numpy(self.lengths[chosen].astype(np.int64))
@@ -322,6 +331,16 @@ class Sequences:
                 f"There is no modality {name!r} in the data; there are {listing(self.names)}."
             )
         return self.columns[name]
+
+    def _positions(self, index: Index) -> Array:
+        """Positions of the selected sequences, at least one."""
+        if not isinstance(index, slice):
+            index = np.asarray(index)
+            index = index if index.size else slice(0)
+        chosen = np.atleast_1d(np.arange(len(self))[index])
+        if not len(chosen):
+            raise DataError("The selection holds no sequence. Select at least one.")
+        return chosen
 
     def _grid(self, chosen: Array) -> tuple[Array, Array]:
         """Rows ``(time, batch)`` of the chosen sequences, and where they are real."""

@@ -13,10 +13,10 @@ from weft.inference.recursions import Filtered, Smoothed, Trajectories
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.networks import GaussianHead
-from weft.particles import CUBATURE, MonteCarlo, Particles
+from weft.particles import Cubature, MonteCarlo, Particles
 from weft.sequences import Batch, Sequences
 
-__all__ = ["BFVI", "Encoder"]
+__all__ = ["BFVI", "Encoder", "fuse_subsets"]
 
 
 class Encoder(nn.Module):
@@ -32,6 +32,12 @@ class Encoder(nn.Module):
         """Encode ``(rows, *shape)``, of which something was observed in every row."""
         factor: Gaussian = self.head(self.features(self.modality.encoder_input(values, observed)))
         return factor
+
+
+def fuse_subsets(factors: Gaussian, members: Tensor) -> Gaussian:
+    """Turn factors ``(modality, time, …)`` into those of subsets, ``(time, subset, …)``."""
+    fused = factors.subset_products(members)
+    return Gaussian(fused.precision.transpose(0, 1), fused.information.transpose(0, 1))
 
 
 class BFVI(nn.Module):
@@ -90,8 +96,7 @@ class BFVI(nn.Module):
 
     def factors(self, batch: Batch, subsets: Sequence[Collection[str]] | None = None) -> Gaussian:
         """Fuse the modalities of each subset: factors ``(time, subset, batch, latent)``."""
-        fused = self.encode(batch).subset_products(self.members(subsets))
-        return Gaussian(fused.precision.transpose(0, 1), fused.information.transpose(0, 1))
+        return fuse_subsets(self.encode(batch), self.members(subsets))
 
     def filter(
         self,
@@ -99,7 +104,7 @@ class BFVI(nn.Module):
         *,
         backward: bool = False,
         subsets: Sequence[Collection[str]] | None = None,
-        particles: Particles = CUBATURE,
+        particles: Particles = Cubature(),
         generator: torch.Generator | None = None,
     ) -> Filtered:
         """Infer each state from the past and present, or from the present and future."""
@@ -111,7 +116,7 @@ class BFVI(nn.Module):
         batch: Batch,
         *,
         subsets: Sequence[Collection[str]] | None = None,
-        particles: Particles = CUBATURE,
+        particles: Particles = Cubature(),
         generator: torch.Generator | None = None,
     ) -> Smoothed:
         """Infer each state from everything, by two filters."""
@@ -122,7 +127,7 @@ class BFVI(nn.Module):
         batch: Batch,
         *,
         subsets: Sequence[Collection[str]] | None = None,
-        particles: Particles = CUBATURE,
+        particles: Particles = Cubature(),
         generator: torch.Generator | None = None,
     ) -> Smoothed:
         """Infer each state from everything, by the paper's Algorithm 2."""
@@ -136,7 +141,7 @@ class BFVI(nn.Module):
         *,
         samples: int = 0,
         subsets: Sequence[Collection[str]] | None = None,
-        particles: Particles = CUBATURE,
+        particles: Particles = Cubature(),
         generator: torch.Generator | None = None,
     ) -> Trajectories:
         """Draw joint trajectories, or with ``samples=0`` the one of the MAP recursion."""

@@ -22,9 +22,11 @@ from weft.model import MarkovModel
 from weft.particles import Particles
 
 __all__ = [
+    "Chains",
     "Filtered",
     "Smoothed",
     "Trajectories",
+    "backward_chains",
     "backward_filter",
     "forward_filter",
     "fuse",
@@ -33,7 +35,7 @@ __all__ = [
     "smooth_forward",
 ]
 
-Transition = Callable[[Tensor], Gaussian]
+Network = Callable[[Tensor], Gaussian]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +65,21 @@ class Smoothed:
 class Trajectories:
     """Joint latent sequences ``(trajectory, time, subset, batch, latent)``.
 
-    ``posterior`` is the conditional smoothing posterior each state was drawn from and ``prior``
-    the conditional prior ``p(z_t | z_{t-1})`` it met (``p(z)`` at the first step).
+    ``posterior`` is the conditional posterior each state was drawn from and ``prior`` the
+    conditional prior it met: ``p(z_t | z_{t-1})``, or ``p(z_t | z_{t+1})`` in backward chains.
     """
 
     latents: Tensor
     posterior: Gaussian
     prior: Gaussian
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """The many-particle and the one-particle chains of one backward scan."""
+
+    filtered: Filtered
+    trajectories: Trajectories
 
 
 def fuse(past: Gaussian, present: Gaussian, future: Gaussian, prior: Gaussian) -> Smoothed:
@@ -92,8 +102,7 @@ def backward_filter(
     generator: torch.Generator | None = None,
 ) -> Filtered:
     """Algorithm 1: ``q(z_t | x_{t:T})``, from the last step to the first."""
-    found = _filter(model.prior(), model.step_backward, factors.flip(0), particles, generator)
-    return Filtered(found.message.flip(0), found.posterior.flip(0))
+    return backward_chains(model, factors, particles, _no_noise(factors), generator).filtered
 
 
 def forward_filter(
@@ -103,7 +112,32 @@ def forward_filter(
     generator: torch.Generator | None = None,
 ) -> Filtered:
     """Algorithm 1 with time reversed: ``q(z_t | x_{1:t})``."""
-    return _filter(model.prior(), model.step_forward, factors, particles, generator)
+    noise = _no_noise(factors)
+    return _chains(
+        model.prior(), model.forward_factor, factors, particles, noise, generator
+    ).filtered
+
+
+def backward_chains(
+    model: MarkovModel,
+    factors: Gaussian,
+    particles: Particles,
+    noise: Tensor,
+    generator: torch.Generator | None = None,
+) -> Chains:
+    """Algorithm 1 with many particles and with one, in one scan.
+
+    The one-particle chains, one for each row of ``noise`` ``(trajectory, time, subset, batch,
+    latent)``, draw each state from the conditional filtering posterior ``q(z_t | z_{t+1}, x_t)``.
+    """
+    found = _chains(
+        model.prior(), model.backward_factor, factors.flip(0), particles, noise.flip(1), generator
+    )
+    filtered, paths = found.filtered, found.trajectories
+    return Chains(
+        Filtered(filtered.message.flip(0), filtered.posterior.flip(0)),
+        Trajectories(paths.latents.flip(1), paths.posterior.flip(1), paths.prior.flip(1)),
+    )
 
 
 def smooth(
@@ -138,8 +172,8 @@ def smooth_forward(
     rows = zip(factors.unbind(), future.unbind(), _seen(factors).unbind(), strict=True)
     for factor, ahead, seen in rows:
         steps.append(fuse(past, factor, ahead, prior))
-        pushed = _push(model.step_forward, steps[-1].posterior, particles, generator)
-        past = pushed.where(seen, prior)
+        swarm = steps[-1].posterior.at(particles.noise(factor.precision, generator))
+        past = (prior * model.forward_factor(swarm)).moment_match().where(seen, prior)
     return Smoothed(
         Gaussian.stack([step.posterior for step in steps]),
         torch.stack([step.tempered for step in steps]),
@@ -164,40 +198,51 @@ def sequence(
         latents.append(posterior.at(draw))
         posteriors.append(posterior)
         priors.append(past)
-        past = model.step_forward(latents[-1])
+        past = prior * model.forward_factor(latents[-1])
     return Trajectories(
         torch.stack(latents, 1), Gaussian.stack(posteriors, 1), Gaussian.stack(priors, 1)
     )
 
 
-def _filter(
+def _chains(
     prior: Gaussian,
-    transition: Transition,
+    network: Network,
     factors: Gaussian,
     particles: Particles,
+    noise: Tensor,
     generator: torch.Generator | None,
-) -> Filtered:
-    """Filter in the order of the first axis."""
-    messages, posteriors = [], []
+) -> Chains:
+    """Filter, and draw trajectories beside it, in the order of the first axis of the factors.
+
+    Both kinds of state go through the network in one call.
+    """
+    messages, posteriors, latents, conditionals, priors = [], [], [], [], []
     message = prior.expand(*factors.shape[1:])
-    for factor, seen in zip(factors.unbind(), _seen(factors).unbind(), strict=True):
+    past = prior.expand(len(noise), *factors.shape[1:])
+    rows = zip(factors.unbind(), _seen(factors).unbind(), noise.unbind(1), strict=True)
+    for factor, seen, draw in rows:
         messages.append(message)
         posteriors.append(message * factor)
-        message = _push(transition, posteriors[-1], particles, generator).where(seen, prior)
-    return Filtered(Gaussian.stack(messages), Gaussian.stack(posteriors))
-
-
-def _push(
-    transition: Transition,
-    state: Gaussian,
-    particles: Particles,
-    generator: torch.Generator | None,
-) -> Gaussian:
-    """Send a state through a transition by particles and match moments (eq. 7, 8)."""
-    noise = particles.noise(state.precision, generator)
-    return transition(state.at(noise)).moment_match()
+        priors.append(past)
+        conditionals.append(past * factor)
+        latents.append(conditionals[-1].at(draw))
+        swarm = posteriors[-1].at(particles.noise(factor.precision, generator))
+        pushed = prior * network(torch.cat([swarm, latents[-1]]))
+        message = pushed[: len(swarm)].moment_match().where(seen, prior)
+        past = pushed[len(swarm) :].where(seen, prior)
+    return Chains(
+        Filtered(Gaussian.stack(messages), Gaussian.stack(posteriors)),
+        Trajectories(
+            torch.stack(latents, 1), Gaussian.stack(conditionals, 1), Gaussian.stack(priors, 1)
+        ),
+    )
 
 
 def _seen(factors: Gaussian) -> Tensor:
     """Whether anything was observed up to each step: ``(time, subset, batch, 1)``."""
     return factors.is_proper.any(-1, keepdim=True).cumsum(0) > 0
+
+
+def _no_noise(factors: Gaussian) -> Tensor:
+    """Noise for no trajectories at all."""
+    return factors.precision.new_empty(0, *factors.shape)

@@ -1,0 +1,119 @@
+"""The networks are the supplement's, and users may bring their own."""
+
+import pytest
+import torch
+from torch import nn
+
+from weft import BFVI, Modality, Poisson, Sequences
+from weft.networks import GatedTransition
+
+
+def count(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_the_spirals_model_has_exactly_1854_parameters():
+    assert count(BFVI([Modality("x"), Modality("y")], latent=5, hidden=20)) == 1854
+
+
+def test_the_gated_transition_is_the_supplements():
+    torch.manual_seed(0)
+    net = GatedTransition(3, 7).double()
+    z = torch.randn(4, 3).double()
+    found = net(z)
+    gate = torch.sigmoid(net.gate(torch.relu(net.gate_hidden(z))))
+    candidate = net.candidate(torch.relu(net.candidate_hidden(z)))
+    mean = gate * candidate + (1 - gate) * net.linear(z)
+    std = nn.functional.softplus(net.spread(candidate)) + 0.001
+    torch.testing.assert_close(found.mean, mean)
+    torch.testing.assert_close(found.std, std)
+
+
+def test_a_transition_is_never_less_precise_than_the_prior():
+    torch.manual_seed(0)
+    model = BFVI([Modality("x")], latent=4, hidden=8).model
+    z = 100 * torch.randn(1000, 4)
+    for step in (model.step_forward, model.step_backward):
+        assert (step(z).precision >= model.prior().precision).all()
+
+
+def test_the_prior_starts_standard():
+    prior = BFVI([Modality("x")], latent=4, hidden=8).model.prior()
+    torch.testing.assert_close(prior.mean, torch.zeros(4))
+    torch.testing.assert_close(prior.std, torch.ones(4))
+
+
+def test_vectors_reach_the_encoder_zero_filled_with_their_mask():
+    seen = []
+
+    class Spy(nn.Module):
+        def forward(self, x):
+            seen.append(x)
+            return x
+
+    data = Sequences.from_arrays({"v": [[[1.0, float("nan"), 3.0], [float("nan")] * 3]]})
+    module = BFVI([Modality("v", 3, encoder=Spy(), mask_input=True)], latent=2, hidden=4)
+    seen.clear()
+    module.encode(module.batch(data))
+    torch.testing.assert_close(seen[0], torch.tensor([[1.0, 0.0, 3.0, 1.0, 0.0, 1.0]]))
+
+
+def test_built_in_encoders_see_the_mask_of_vectors_but_not_of_single_numbers():
+    assert Modality("v", 3).mask_input
+    assert not Modality("x").mask_input
+    assert not Modality("v", 3, mask_input=False).mask_input
+    assert Modality("image", (3, 8, 8)).input_shape == (6, 8, 8)
+
+
+def test_any_module_can_be_encoder_or_decoder():
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.Tanh())
+    decoder = nn.Linear(2, 12)
+    image = Modality("i", (3, 2, 2), encoder=encoder, decoder=decoder, likelihood=Poisson())
+    module = BFVI([image, Modality("l", categories=["a", "b"])], latent=2, hidden=5)
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.randint(5, (2, 6, 3, 2, 2), generator=generator).numpy()
+    batch = module.batch(Sequences.from_arrays({"i": counts, "l": [["a"] * 6, ["b"] * 6]}))
+    z = module.sequence(batch).latents[0, :, 0]
+    loss = -module.model.log_prob("i", z, batch.values["i"], batch.observed["i"]).sum()
+    loss = loss - module.model.log_prob("l", z, batch.values["l"], batch.observed["l"]).sum()
+    loss.backward()
+    for parameter in (*encoder.parameters(), *decoder.parameters()):
+        assert parameter.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("modality", "message"),
+    [
+        (lambda: Modality("v", 3, decoder=nn.Linear(2, 5)), "gives 5 numbers per step.*needs 6"),
+        (lambda: Modality("v", 3, encoder=nn.Linear(4, 5)), "does not accept input of shape"),
+        (
+            lambda: Modality("v", (2, 3), encoder=nn.Identity()),
+            r"must map .* shape \(rows, width\)",
+        ),
+    ],
+)
+def test_networks_that_do_not_fit_are_refused_by_name(modality, message):
+    with pytest.raises(ValueError, match=f"modality 'v' {message}"):
+        BFVI([modality()], latent=2, hidden=4)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: BFVI([], 2, 2), "at least one modality"),
+        (lambda: BFVI([Modality("x"), Modality("x")], 2, 2), "must differ"),
+        (lambda: BFVI([Modality("x")], 0, 2), "at least 1"),
+        (lambda: BFVI([Modality("x")], 2, 2).members([["y"]]), "no modality 'y'"),
+    ],
+)
+def test_impossible_models_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_modality_names_may_be_any_text():
+    names = ["type", "values", "heart.rate", "forward", "Блок 1"]
+    module = BFVI([Modality(name) for name in names], latent=2, hidden=4)
+    data = Sequences.from_arrays({name: [[0.0, 1.0]] for name in names})
+    assert module.smooth(module.batch(data)).posterior.mean.isfinite().all()
+    assert module.state_dict().keys() == {name for name, _ in module.named_parameters()}
