@@ -1,0 +1,192 @@
+r"""The multimodal bidirectional training loss (supplement, section of that name).
+
+.. math::
+    L = \lambda_f \sum_S L^S_\mathrm{filter} + \lambda_s \sum_S L^S_\mathrm{smooth}
+        + \lambda_m \beta\, L_\mathrm{match}
+
+over the subsets S = all modalities together and each alone, where
+
+.. math::
+    L^S_\mathrm{filter} &= \sum_t -\mathbb{E} \sum_{m \in S} \lambda_m \log p(x^m_t | z_t)
+        + \beta\, \mathrm{KL}(q(z_t | z_{t+1}, x^S_t) \| p(z_t | z_{t+1})) \\
+    L^S_\mathrm{smooth} &= \sum_t -\mathbb{E} \sum_{m \in S} \lambda_m \log p(x^m_t | z_t)
+        + \beta\, \mathrm{KL}(q(z_t | z_{t-1}, x^S_{t:T}) \| p(z_t | z_{t-1})) \\
+    L_\mathrm{match} &= \mathrm{KL}(p(z) \| \mathbb{E}\, p(z_t | z_{t-1}))
+        + \mathrm{KL}(p(z) \| \mathbb{E}\, p(z_t | z_{t+1}))
+
+Sums over time are averaged over the real steps of the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.gaussian import Gaussian
+from weft.inference import recursions
+from weft.inference.bfvi import BFVI, fuse_subsets
+from weft.inference.recursions import Trajectories
+from weft.particles import MonteCarlo, Particles
+from weft.sequences import Batch
+
+__all__ = ["Loss", "Objective", "ObjectiveConfig", "Temperature"]
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """Weights and approximations of the loss; the defaults are the paper's.
+
+    Attributes
+    ----------
+    filter_weight, smooth_weight, match_weight : float
+        Multipliers λ of the three parts (the last also takes β).
+    particles, match_particles : Particles
+        Points of the backward filter (K_b) and of prior matching (K_p).
+    most_subsets : int
+        With many modalities, score all together and a random handful of single ones, reweighted
+        so that the loss is the same on average; never more subsets than this.
+    free_bits : float
+        Divergence per step (in nats) that costs nothing.
+    balance : float, optional
+        Share of the divergence's gradient that trains the prior side; the rest trains the
+        posterior. Not given: both sides get all of it.
+    """
+
+    filter_weight: float = 0.5
+    smooth_weight: float = 0.5
+    match_weight: float = 0.01
+    particles: Particles = MonteCarlo(25)
+    match_particles: Particles = MonteCarlo(50)
+    most_subsets: int = 8
+    free_bits: float = 0.0
+    balance: float | None = None
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """What the schedule changes from step to step: β and a multiplier of the filtering part."""
+
+    beta: float = 1.0
+    filter_scale: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """The total, and its terms by name, per real time step.
+
+    Terms are ``nll/<chain>/<modality>``, ``kl/<chain>`` (summed over subsets, without multipliers)
+    and ``match``; chains are ``filter`` and ``smooth``.
+    """
+
+    total: Tensor
+    terms: dict[str, Tensor]
+
+
+class Objective(nn.Module):
+    """The loss of a batch: one encode per modality, one backward and one forward scan."""
+
+    def __init__(self, module: BFVI, config: ObjectiveConfig) -> None:
+        super().__init__()
+        self.module = module
+        self.config = config
+
+    def forward(
+        self,
+        batch: Batch,
+        generator: torch.Generator,
+        target: Batch | None = None,
+        temperature: Temperature = Temperature(),
+    ) -> Loss:
+        """Infer from ``batch`` and score ``target`` (the same data before deletion, if given)."""
+        config, model = self.config, self.module.model
+        target = batch if target is None else target
+        members, weights = self._subsets(generator)
+        factors = fuse_subsets(self.module.encode(batch), members)
+        noise = torch.randn(
+            (2, *factors.shape),
+            generator=generator,
+            dtype=factors.precision.dtype,
+            device=factors.precision.device,
+        )
+        backward = recursions.backward_chains(
+            model, factors, config.particles, noise[:1], generator
+        )
+        forward = recursions.sequence(model, factors, backward.filtered.message, noise[1:])
+
+        terms: dict[str, Tensor] = {}
+        filtering = self._elbo(
+            "filter", backward.trajectories, target, members, weights, temperature, terms
+        )
+        smoothing = self._elbo("smooth", forward, target, members, weights, temperature, terms)
+        terms["match"] = self._match(generator)
+        total = (
+            config.filter_weight * temperature.filter_scale * filtering
+            + config.smooth_weight * smoothing
+            + config.match_weight * temperature.beta * terms["match"]
+        )
+        return Loss(total, {name: term.detach() for name, term in terms.items()})
+
+    def _subsets(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Membership ``(subset, modality)`` and weight ``(subset,)`` of what is scored."""
+        device = self.module.model.prior_mean.device
+        count = len(self.module.model.names)
+        everything = torch.ones(1, count, dtype=torch.bool)
+        if count == 1:
+            return everything.to(device), torch.ones(1, device=device)
+        singles = torch.eye(count, dtype=torch.bool)
+        few = min(count, max(self.config.most_subsets - 1, 1))
+        if few < count:
+            singles = singles[torch.randperm(count, generator=generator)[:few]]
+        weights = torch.tensor([1.0] + [count / few] * few)
+        return torch.cat([everything, singles]).to(device), weights.to(device)
+
+    def _elbo(
+        self,
+        chain: str,
+        paths: Trajectories,
+        target: Batch,
+        members: Tensor,
+        weights: Tensor,
+        temperature: Temperature,
+        terms: dict[str, Tensor],
+    ) -> Tensor:
+        """Negative ELBO per real step of one chain, over all subsets; terms are added by name."""
+        steps = target.lengths.sum()
+        divergence = self._divergence(paths.posterior[0], paths.prior[0])
+        divergence = (divergence * target.valid[:, None]).sum((0, 2)) / steps
+        terms[f"kl/{chain}"] = (weights * divergence).sum()
+        total = temperature.beta * terms[f"kl/{chain}"]
+        for i, modality in enumerate(self.module.model.modalities):
+            scored = members[:, i]
+            if modality.name not in target.values or not scored.any():
+                continue
+            value = target.values[modality.name][:, None]
+            seen = target.observed[modality.name][:, None]
+            z = paths.latents[0][:, scored]
+            score = self.module.model.log_prob(modality.name, z, value, seen)
+            terms[f"nll/{chain}/{modality.name}"] = (
+                -(weights[scored] * score.sum((0, 2))).sum() / steps
+            )
+            total = total + modality.weight * terms[f"nll/{chain}/{modality.name}"]
+        return total
+
+    def _divergence(self, posterior: Gaussian, prior: Gaussian) -> Tensor:
+        """``KL(posterior ‖ prior)`` with free bits and balanced gradients, ``(…)``."""
+        share = self.config.balance
+        if share is None:
+            divergence = posterior.kl(prior)
+        else:
+            divergence = share * posterior.detach().kl(prior) + (1 - share) * posterior.kl(
+                prior.detach()
+            )
+        return divergence.clamp(min=self.config.free_bits)
+
+    def _match(self, generator: torch.Generator) -> Tensor:
+        """Divergence of the prior from where each transition takes it."""
+        model = self.module.model
+        prior = model.prior()
+        swarm = prior.at(self.config.match_particles.noise(prior.precision, generator))
+        moved = [step(swarm).moment_match() for step in (model.step_forward, model.step_backward)]
+        return prior.kl(Gaussian.stack(moved)).sum()
