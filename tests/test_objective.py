@@ -1,0 +1,160 @@
+"""The loss equals its textbook form, and its options do what they say."""
+
+import pytest
+import torch
+
+from tests.textbook_objective import textbook_loss
+from tests.verbs import random_data
+from weft import BFVI, Cubature, Modality
+from weft.corruption import delete_bursts
+from weft.objective import Objective, ObjectiveConfig, Temperature
+
+EXACT = ObjectiveConfig(particles=Cubature(), match_particles=Cubature())
+
+
+def make(modalities=3, weights=(1.0, 2.0, 0.5), seed=0):
+    torch.manual_seed(seed)
+    declared = [Modality(f"m{i}", weight=weights[i % 3]) for i in range(modalities)]
+    return BFVI(declared, latent=2, hidden=4).double()
+
+
+def scalar_data(seed, lengths, modalities=3, missing=0.4):
+    from weft import Sequences
+
+    return Sequences.from_arrays(
+        {
+            f"m{i}": random_data(seed + i, lengths, missing).arrays("scalar")
+            for i in range(modalities)
+        }
+    )
+
+
+def as_tensors(data):
+    return [
+        {name: torch.tensor(data.arrays(name)[b][:, 0]) for name in data.names}
+        for b in range(len(data))
+    ]
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+    ("lengths", "missing"), [((6, 3, 5), 0.0), ((6, 3, 5), 0.5), ((1, 2), 0.3), ((4,), 1.0)]
+)
+def test_value_and_gradients_equal_the_textbook(beta, lengths, missing):
+    module = make()
+    target = scalar_data(1, lengths, missing=missing)
+    inputs = delete_bursts(target, 0.3, torch.Generator().manual_seed(2))
+    objective = Objective(module, EXACT)
+    loss = objective(
+        module.batch(inputs),
+        torch.Generator().manual_seed(7),
+        module.batch(target),
+        Temperature(beta),
+    )
+    found = torch.autograd.grad(loss.total, list(module.parameters()), allow_unused=True)
+
+    noise = torch.randn(
+        (2, max(lengths), 4, len(lengths), 2),
+        generator=torch.Generator().manual_seed(7),
+        dtype=torch.float64,
+    )
+    plain = textbook_loss(module, as_tensors(inputs), as_tensors(target), noise, EXACT, beta)
+    torch.testing.assert_close(loss.total, plain, rtol=1e-8, atol=1e-8)
+    if plain.requires_grad:
+        wanted = torch.autograd.grad(plain, list(module.parameters()), allow_unused=True)
+        for (name, parameter), got, want in zip(
+            module.named_parameters(), found, wanted, strict=True
+        ):
+            zero = torch.zeros_like(parameter)
+            torch.testing.assert_close(
+                zero if got is None else got,
+                zero if want is None else want,
+                rtol=1e-5,
+                atol=1e-7,
+                msg=lambda message, name=name: f"{name}: {message}",
+            )
+
+
+def test_terms_add_up_to_the_total():
+    module = make()
+    batch = module.batch(scalar_data(3, (6, 4)))
+    config = ObjectiveConfig(filter_weight=0.3, smooth_weight=0.9, match_weight=0.2)
+    loss = Objective(module, config)(
+        batch, torch.Generator().manual_seed(0), temperature=Temperature(0.5, 0.1)
+    )
+    chains = {"filter": 0.3 * 0.1, "smooth": 0.9}
+    total = 0.2 * 0.5 * loss.terms["match"]
+    for chain, weight in chains.items():
+        total += weight * 0.5 * loss.terms[f"kl/{chain}"]
+        for modality in module.model.modalities:
+            total += weight * modality.weight * loss.terms[f"nll/{chain}/{modality.name}"]
+    torch.testing.assert_close(loss.total, total)
+    assert len(loss.terms) == 3 + 2 * 3
+
+
+def test_padding_does_not_enter_the_loss():
+    """Two copies of one sequence, and the same with a longer one that is wholly missing."""
+    module = make()
+    data = scalar_data(4, (5, 9), missing=0.2)
+    long = data.hide(*data.names)[1]
+    short = data[0]
+    objective = Objective(module, EXACT)
+
+    def terms(source):
+        return objective(module.batch(source), torch.Generator().manual_seed(0)).terms
+
+    alone = terms(short)
+    both = terms(type(data).concatenate([short, long]))
+    assert both["kl/smooth"] * 14 < alone["kl/smooth"] * 5 * 3
+    assert both["match"] == alone["match"]
+
+
+def test_a_handful_of_subsets_is_right_on_average():
+    module = make(modalities=6)
+    batch = module.batch(scalar_data(5, (3, 4), modalities=6))
+    full = Objective(module, ObjectiveConfig(particles=Cubature(), most_subsets=99))
+    few = Objective(module, ObjectiveConfig(particles=Cubature(), most_subsets=3))
+    with torch.no_grad():
+        wanted = torch.stack(
+            [full(batch, torch.Generator().manual_seed(i)).total for i in range(100)]
+        )
+        found = torch.stack(
+            [few(batch, torch.Generator().manual_seed(i)).total for i in range(400)]
+        )
+    error = (found.var() / len(found) + wanted.var() / len(wanted)).sqrt()
+    assert (found.mean() - wanted.mean()).abs() < 4 * error
+
+
+def test_one_modality_is_scored_once():
+    module = make(modalities=1)
+    members, weights = Objective(module, EXACT)._subsets(torch.Generator())
+    assert members.tolist() == [[True]]
+    assert weights.tolist() == [1.0]
+
+
+def test_free_bits_floor_the_divergence():
+    module = make()
+    batch = module.batch(scalar_data(6, (5,)))
+    free = Objective(module, ObjectiveConfig(particles=Cubature(), free_bits=3.0))
+    loss = free(batch, torch.Generator().manual_seed(0))
+    assert loss.terms["kl/smooth"] >= 3.0 * 4
+    assert loss.terms["kl/filter"] >= 3.0 * 4
+
+
+@pytest.mark.parametrize("share", [0.2, 0.8])
+def test_balance_keeps_the_value_and_splits_the_gradient(share):
+    module = make()
+    batch = module.batch(scalar_data(7, (5,)))
+
+    def loss(balance):
+        config = ObjectiveConfig(particles=Cubature(), match_weight=0.0, balance=balance)
+        return Objective(module, config)(batch, torch.Generator().manual_seed(0))
+
+    torch.testing.assert_close(loss(share).total, loss(None).total)
+
+    def gradient(balance):
+        total = loss(balance).total
+        return torch.autograd.grad(total, module.model.forward_factor.spread.bias)[0]
+
+    half, most = gradient(share), gradient(None)
+    assert not torch.allclose(half, most)
