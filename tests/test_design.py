@@ -6,7 +6,7 @@ from pathlib import Path
 import weft
 
 LAYERS = [
-    ["columns"],
+    ["columns", "randomness", "persistence", "monitoring"],
     ["reading"],
     ["sequences"],
     ["corruption", "datasets"],
@@ -14,9 +14,11 @@ LAYERS = [
     ["particles", "likelihoods"],
     ["networks"],
     ["modality"],
-    ["model"],
+    ["model", "scaling"],
     ["inference"],
-    ["objective"],
+    ["objective", "prediction", "records"],
+    ["training"],
+    ["estimator"],
     ["__init__"],
 ]
 DEPTH = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}

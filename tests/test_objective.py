@@ -5,7 +5,7 @@ import torch
 
 from tests.textbook_objective import textbook_loss
 from tests.verbs import random_data
-from weft import BFVI, Cubature, Modality
+from weft import BFVI, Cubature, Modality, Sequences
 from weft.corruption import delete_bursts
 from weft.objective import Objective, ObjectiveConfig, Temperature
 
@@ -19,8 +19,6 @@ def make(modalities=3, weights=(1.0, 2.0, 0.5), seed=0):
 
 
 def scalar_data(seed, lengths, modalities=3, missing=0.4):
-    from weft import Sequences
-
     return Sequences.from_arrays(
         {
             f"m{i}": random_data(seed + i, lengths, missing).arrays("scalar")
@@ -71,7 +69,7 @@ def test_value_and_gradients_equal_the_textbook(beta, lengths, missing):
                 zero if want is None else want,
                 rtol=1e-5,
                 atol=1e-7,
-                msg=lambda message, name=name: f"{name}: {message}",
+                msg=name,
             )
 
 

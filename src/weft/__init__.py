@@ -1,33 +1,49 @@
 """Incomplete multimodal time series, woven into one latent state."""
 
 from weft.columns import DataError
+from weft.estimator import MDMM, Inference, NotFittedError, Posterior, Sampled, load
 from weft.gaussian import Gaussian, ImproperGaussianError
 from weft.inference.bfvi import BFVI
 from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson, StudentT
 from weft.modality import Modality
 from weft.model import MarkovModel
+from weft.objective import ObjectiveConfig
 from weft.particles import Antithetic, Cubature, MonteCarlo, Particles
+from weft.persistence import FileError
+from weft.prediction import Prediction
 from weft.sequences import Batch, Sequences
+from weft.training import TrainingConfig, TrainingError
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BFVI",
+    "MDMM",
     "Antithetic",
     "Batch",
     "Bernoulli",
     "Categorical",
     "Cubature",
     "DataError",
+    "FileError",
     "Gaussian",
     "ImproperGaussianError",
+    "Inference",
     "Likelihood",
     "MarkovModel",
     "Modality",
     "MonteCarlo",
     "Normal",
+    "NotFittedError",
+    "ObjectiveConfig",
     "Particles",
     "Poisson",
+    "Posterior",
+    "Prediction",
+    "Sampled",
     "Sequences",
     "StudentT",
+    "TrainingConfig",
+    "TrainingError",
+    "load",
 ]

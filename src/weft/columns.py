@@ -75,6 +75,16 @@ class Column:
         observed = self.observed & ~marked
         return Column(np.where(observed, self.values, 0), observed, self.categories)
 
+    def rescale(self, shift: Array, scale: Array) -> Column:
+        """Map observed values to ``(value - shift) / scale``."""
+        values = np.where(self.observed, (self.values - shift) / scale, 0)
+        return Column(values, self.observed, self.categories)
+
+    def fill(self, values: Array) -> Column:
+        """Put ``values`` (codes if categorical) where nothing was observed; now all is."""
+        filled = np.where(self.observed, self.values, values)
+        return Column(filled, np.ones(filled.shape, bool), self.categories)
+
     def decoded(self) -> Array:
         """Values as a user writes them: NaN, or ``None`` among labels, where missing."""
         if self.categories is None:

@@ -37,6 +37,8 @@ class Likelihood(ABC):
 
     parameters_per_entry: int = 1
     support: Support = REAL
+    location_scale: bool = False
+    """Whether data are standardised before they are modelled."""
 
     def outputs(self, shape: tuple[int, ...]) -> int:
         """Count the raw numbers per step for an observation of ``shape``."""
@@ -57,6 +59,19 @@ class Likelihood(ABC):
         scored = torch.where(observed, entries, torch.zeros_like(entries))
         return scored.flatten(scored.dim() - event_dims).sum(-1) if event_dims else scored
 
+    def sample(
+        self, raw: Tensor, shape: tuple[int, ...], count: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw ``(count, …, *shape)`` values given raw output ``(…, outputs)``."""
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with torch.random.fork_rng(devices=[]):  # distributions only know the global generator
+            torch.manual_seed(seed)
+            return self.distribution(raw, shape).sample((count,))
+
+    def point(self, mean: Tensor) -> Tensor:
+        """Turn a predictive mean into a value of the support, to fill a gap with."""
+        return mean
+
     def _split(self, raw: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         parts = raw.reshape(*raw.shape[:-1], self.parameters_per_entry, *shape)
         return parts.unbind(-1 - len(shape))
@@ -67,6 +82,7 @@ class Normal(Likelihood):
     """Real values with learned mean and standard deviation."""
 
     parameters_per_entry = 2
+    location_scale = True
 
     def distribution(self, raw: Tensor, shape: tuple[int, ...]) -> D.Normal:
         """Read mean and raw standard deviation."""
@@ -80,6 +96,7 @@ class StudentT(Likelihood):
 
     df: float = 4.0
     parameters_per_entry = 2
+    location_scale = True
 
     def __post_init__(self) -> None:
         if not self.df > 2:
@@ -102,6 +119,10 @@ class Bernoulli(Likelihood):
         (logits,) = self._split(raw, shape)
         return D.Bernoulli(logits=logits, validate_args=False)
 
+    def point(self, mean: Tensor) -> Tensor:
+        """Choose the more probable value."""
+        return (mean >= 0.5).to(mean.dtype)
+
 
 @dataclass(frozen=True)
 class Poisson(Likelihood):
@@ -113,6 +134,10 @@ class Poisson(Likelihood):
         """Read the raw rate."""
         (raw_rate,) = self._split(raw, shape)
         return D.Poisson(F.softplus(raw_rate) + RATE_FLOOR, validate_args=False)
+
+    def point(self, mean: Tensor) -> Tensor:
+        """Round to a count."""
+        return mean.round()
 
 
 @dataclass(frozen=True)

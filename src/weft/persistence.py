@@ -49,8 +49,7 @@ def write_file(
     """Write a file in one step; on any failure the previous file stays."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps({"kind": kind, "format": FORMAT, "header": header}, sort_keys=True)
-    metadata = {"weft": text, "digest": _digest(text, whole)}
-    content = safetensors.torch.save(whole, metadata)
+    content = safetensors.torch.save(whole, {"weft": f"{_digest(text, whole)} {text}"})
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -76,14 +75,15 @@ def read_file(path: Path, kind: str) -> Stored:
             f"{path} cannot be read ({error}). It is truncated, damaged or not a weft file; use a "
             "copy."
         ) from error
-    if "weft" not in metadata or "digest" not in metadata:
+    if "weft" not in metadata:
         raise FileError(f"{path} holds tensors but was not written by weft.")
-    if metadata["digest"] != _digest(metadata["weft"], tensors):
+    digest, _, text = metadata["weft"].partition(" ")
+    if digest != _digest(text, tensors):
         raise FileError(
             f"{path} was edited or damaged after it was written: its digest does not match. Use "
             "an untouched copy."
         )
-    content = json.loads(metadata["weft"])
+    content = json.loads(text)
     if content["format"] > FORMAT:
         raise FileError(
             f"{path} has format {content['format']}, but this version reads up to {FORMAT}. "

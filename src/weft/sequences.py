@@ -230,6 +230,19 @@ class Sequences:
         ids = tuple(f"{name}[{start}:{start + steps}]" for name, start, steps in pieces)
         return replace(self, lengths=np.array([steps for *_, steps in pieces]), ids=_unique(ids))
 
+    def extend(self, before: int = 0, after: int = 0) -> Sequences:
+        """Add steps at which nothing is observed to both ends of every sequence."""
+        lengths = self.lengths + before + after
+        step = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        inside = (step >= before) & (step < np.repeat(self.lengths + before, lengths))
+        columns = {}
+        for name, column in self.columns.items():
+            shape = (len(step), *column.shape)
+            values, observed = np.zeros(shape, column.values.dtype), np.zeros(shape, bool)
+            values[inside], observed[inside] = column.values, column.observed
+            columns[name] = Column(values, observed, column.categories)
+        return Sequences(columns, lengths, self.ids)
+
     @staticmethod
     def concatenate(parts: Sequence[Sequences]) -> Sequences:
         """Put the sequences of several collections one after another.
@@ -313,6 +326,13 @@ class Sequences:
         A generator shuffles; without one the order is kept. ``bucket`` puts sequences of similar
         length together, so that little is padded.
         """
+        for group in self.groups(size, generator=generator, bucket=bucket):
+            yield self.batch(group, dtype)
+
+    def groups(
+        self, size: int, *, generator: torch.Generator | None = None, bucket: bool = False
+    ) -> list[Array]:
+        """Positions of the sequences of each batch; see `batches`."""
         if size < 1:
             raise ValueError(f"A batch needs at least one sequence, got size={size}.")
         order = _permutation(len(self), generator)
@@ -320,8 +340,7 @@ class Sequences:
             order = order[np.argsort(self.lengths[order], kind="stable")]
         groups = [order[start : start + size] for start in range(0, len(order), size)]
         shuffled = generator if bucket else None
-        for group in _permutation(len(groups), shuffled):
-            yield self.batch(groups[group], dtype)
+        return [groups[i] for i in _permutation(len(groups), shuffled)]
 
     # Helpers
 

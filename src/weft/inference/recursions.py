@@ -11,7 +11,7 @@ sequences need no treatment of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,7 @@ __all__ = [
     "sequence",
     "smooth",
     "smooth_forward",
+    "walk",
 ]
 
 Network = Callable[[Tensor], Gaussian]
@@ -189,19 +190,29 @@ def sequence(
     ``(trajectory, time, subset, batch, latent)``. With zero noise every state is its posterior's
     mean: the paper's MAP recursion.
     """
-    prior = model.prior()
-    latents, posteriors, priors = [], [], []
-    past = prior.expand(len(noise), *factors.shape[1:])
-    rows = zip(factors.unbind(), future.unbind(), noise.unbind(1), strict=True)
-    for factor, ahead, draw in rows:
-        posterior = fuse(past, factor, ahead, prior).posterior
-        latents.append(posterior.at(draw))
-        posteriors.append(posterior)
-        priors.append(past)
-        past = prior * model.forward_factor(latents[-1])
+    steps = list(walk(model, factors, future, noise.unbind(1)))
     return Trajectories(
-        torch.stack(latents, 1), Gaussian.stack(posteriors, 1), Gaussian.stack(priors, 1)
+        torch.stack([step.latents for step in steps], 1),
+        Gaussian.stack([step.posterior for step in steps], 1),
+        Gaussian.stack([step.prior for step in steps], 1),
     )
+
+
+def walk(
+    model: MarkovModel, factors: Gaussian, future: Gaussian, noise: Iterable[Tensor]
+) -> Iterator[Trajectories]:
+    """Do what `sequence` does one step at a time, keeping nothing of the steps before.
+
+    ``noise`` gives ``(trajectory, subset, batch, latent)`` for each step, and so have the results.
+    """
+    prior = model.prior()
+    past = None
+    for factor, ahead, draw in zip(factors.unbind(), future.unbind(), noise, strict=True):
+        past = prior.expand(*draw.shape) if past is None else past
+        posterior = fuse(past, factor, ahead, prior).posterior
+        latents = posterior.at(draw)
+        yield Trajectories(latents, posterior, past)
+        past = prior * model.forward_factor(latents)
 
 
 def _chains(

@@ -1,0 +1,457 @@
+"""`MDMM`: the class users meet. It prepares data, delegates, and gives results in user units."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from weft.columns import Array, Column, DataError
+from weft.gaussian import Gaussian
+from weft.inference import recursions
+from weft.inference.bfvi import BFVI
+from weft.modality import Modality
+from weft.monitoring import progress_bar
+from weft.objective import Loss, ObjectiveConfig
+from weft.particles import Cubature, Particles
+from weft.prediction import Marginals, Paths, Prediction, Simulator, Window
+from weft.randomness import stream
+from weft.records import read_model, write_model
+from weft.scaling import Scaling
+from weft.sequences import Batch, Sequences
+from weft.training import Epoch, Trainer, TrainingConfig
+
+__all__ = ["MDMM", "Inference", "NotFittedError", "Posterior", "Sampled", "load"]
+
+Data = Sequences | Mapping[str, Any]
+ROWS = 40_000
+"""Trajectories times sequences walked at once; bounds the memory of a step."""
+
+
+class NotFittedError(RuntimeError):
+    """A verb was called before `MDMM.fit`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Latent mean and standard deviation, ``(sequence, time, latent)``, NaN beyond the ends."""
+
+    mean: Array
+    std: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """A posterior over states and, by name, what it predicts for every modality."""
+
+    posterior: Posterior
+    predictions: dict[str, Prediction]
+
+    def __getitem__(self, name: str) -> Prediction:
+        return self.predictions[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """Latent trajectories ``(sample, sequence, time, latent)`` and what they predict."""
+
+    latents: Array
+    predictions: dict[str, Prediction]
+
+    def __getitem__(self, name: str) -> Prediction:
+        return self.predictions[name]
+
+
+class MDMM:
+    """A multimodal deep Markov model: fit once, then filter, smooth, impute, forecast, classify.
+
+    Parameters
+    ----------
+    modalities : sequence of Modality
+    latent, hidden : int
+        Width of the state, and of the networks' hidden layers.
+    particles : Particles
+        Points of the recursions at inference.
+
+    Examples
+    --------
+    >>> from weft.datasets import make_spirals
+    >>> data = make_spirals(torch.Generator().manual_seed(0), count=8, steps=12).noisy
+    >>> model = MDMM([Modality("x"), Modality("y")], latent=3, hidden=8)
+    >>> model = model.fit(data, training=TrainingConfig(epochs=2), progress=False)
+    >>> model.forecast(data, steps=5)["x"].mean.shape
+    (8, 5, 1)
+    """
+
+    def __init__(
+        self,
+        modalities: Sequence[Modality],
+        latent: int = 16,
+        hidden: int = 64,
+        *,
+        particles: Particles = Cubature(),
+    ) -> None:
+        self.modalities = tuple(modalities)
+        self.latent = latent
+        self.hidden = hidden
+        self.particles = particles
+        self.history: list[Epoch] = []
+        self._scaling: Scaling | None = None
+        self._module = self._build(seed=0)
+
+    def _build(self, seed: int) -> BFVI:
+        """Make fresh networks; user modules are copied, so that fits do not share them."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return BFVI(copy.deepcopy(self.modalities), self.latent, self.hidden)
+
+    @property
+    def module(self) -> BFVI:
+        """The networks, as an `nn.Module` in the model's (standardised) units."""
+        return self._module
+
+    # Learning
+
+    def fit(
+        self,
+        data: Data,
+        *,
+        validation: Data | None = None,
+        training: TrainingConfig = TrainingConfig(),
+        objective: ObjectiveConfig = ObjectiveConfig(particles=Cubature()),
+        seed: int = 0,
+        directory: str | Path | None = None,
+        resume: bool = False,
+        progress: bool = True,
+    ) -> Self:
+        """Learn from incomplete data, from scratch.
+
+        Parameters
+        ----------
+        data, validation : Sequences or mapping of arrays
+            With validation data, the state that does best on them is kept.
+        training, objective : TrainingConfig, ObjectiveConfig
+        seed : int
+            Same seed, same machine: same weights.
+        directory : path, optional
+            Where checkpoints and ``metrics.jsonl`` go.
+        resume : bool
+            Go on from the checkpoint in ``directory``, to the numbers of an uninterrupted run.
+        progress : bool
+            Show a progress bar.
+        """
+        module = self._build(seed)
+        train = self._read(data)
+        scaling = Scaling.fit(self.modalities, train)
+        held_out = None if validation is None else scaling.apply(self._read(validation))
+        with progress_bar("fit", progress) as update:
+
+            def watch(share: float, loss: Loss) -> None:
+                parts = [f"{name} {float(loss.terms[name]):.3g}" for name in sorted(loss.terms)]
+                update(share, f"loss {loss.total.item():.3g}  " + "  ".join(parts[:4]))
+
+            trainer = Trainer(
+                module,
+                scaling.apply(train),
+                validation=held_out,
+                objective=objective,
+                config=training,
+                seed=seed,
+                directory=None if directory is None else Path(directory),
+                watch=watch,
+            )
+            try:
+                self.history = trainer.run(resume=resume)
+            finally:  # an interrupted fit leaves a model that can be used
+                self._module, self._scaling = module.eval(), scaling
+        return self
+
+    # Inference
+
+    def filter(
+        self, data: Data, *, backward: bool = False, samples: int = 100, seed: int = 0
+    ) -> Inference:
+        """Infer each state from the past and present, or ``backward`` from present and future."""
+
+        def posterior(factors: Gaussian, generator: torch.Generator) -> Gaussian:
+            run = recursions.backward_filter if backward else recursions.forward_filter
+            return run(self.module.model, factors, self.particles, generator).posterior
+
+        source = self._prepare(data)
+        found = [
+            (window, posterior(factors, stream(seed, i)))
+            for i, (window, factors) in enumerate(self._factors(source, samples))
+        ]
+        simulators = [Marginals(gaussian, window) for window, gaussian in found]
+        return Inference(
+            self._latent_moments(source, found),
+            self._predictions(simulators, source, samples, seed),
+        )
+
+    def smooth(self, data: Data, *, samples: int = 100, seed: int = 0) -> Inference:
+        """Infer each state from everything.
+
+        The posterior holds the two-filter marginals; predictions come from joint trajectories.
+        """
+        source = self._prepare(data)
+        found = []
+        for i, (window, factors) in enumerate(self._factors(source, samples)):
+            smoothed = recursions.smooth(
+                self.module.model, factors, self.particles, stream(seed, i)
+            )
+            found.append((window, smoothed.posterior))
+        return Inference(self._latent_moments(source, found), self._infer(source, samples, seed))
+
+    def sequence(self, data: Data, *, samples: int = 0, seed: int = 0) -> Sampled:
+        """Draw joint latent trajectories; with ``samples=0`` the paper's one MAP sequence."""
+        source = self._prepare(data)
+        simulators = self._paths(source, max(samples, 1), seed, spread=1.0 if samples else 0.0)
+        count, shape = max(samples, 1), (len(source), int(source.lengths.max()))
+        latents = np.full((count, *shape, self.latent), np.nan)
+        with torch.no_grad():
+            for simulator in simulators:
+                window = simulator.window
+                for t, z in enumerate(simulator.states(count, seed)):
+                    inside = np.flatnonzero(t < window.stop)
+                    latents[:, window.index[inside], t] = z[:, inside].double().numpy()
+        return Sampled(latents, self._predictions(simulators, source, count, seed))
+
+    # Tasks
+
+    def impute(self, data: Data, *, samples: int = 100, seed: int = 0) -> Sequences:
+        """Fill every gap; observed values stay as they are."""
+        original = self._read(data)
+        predictions = self._infer(self._prepare(original), samples, seed)
+        sequence, step = original.sequence_of_row, original.step_of_row
+        columns = {
+            name: column.fill(predictions[name].point()[sequence, step])
+            for name, column in original.columns.items()
+        }
+        return replace(original, columns=columns)
+
+    def forecast(
+        self, data: Data, steps: int, *, samples: int = 100, seed: int = 0
+    ) -> dict[str, Prediction]:
+        """Predict every modality for ``steps`` steps after each sequence's end."""
+        source = self._prepare(data)
+        longer = source.extend(after=_positive(steps))
+        return self._infer(longer, samples, seed, first=source.lengths, width=steps)
+
+    def backcast(
+        self, data: Data, steps: int, *, samples: int = 100, seed: int = 0
+    ) -> dict[str, Prediction]:
+        """Infer every modality for ``steps`` steps before each sequence's start."""
+        source = self._prepare(data)
+        longer = source.extend(before=_positive(steps))
+        return self._infer(longer, samples, seed, first=np.zeros_like(source.lengths), width=steps)
+
+    def generate(
+        self,
+        data: Data,
+        targets: Sequence[str],
+        given: Sequence[str] | None = None,
+        *,
+        samples: int = 100,
+        seed: int = 0,
+    ) -> dict[str, Prediction]:
+        """Predict the ``targets`` from the ``given`` modalities (all others if not said)."""
+        names = self.module.model.names
+        for name in [*targets, *(given or ())]:
+            self.module.model.position(name)
+        known = [n for n in names if n not in targets] if given is None else given
+        source = self._prepare(data)
+        source = source.hide(*(name for name in names if name not in known))
+        predictions = self._infer(source, samples, seed)
+        return {name: predictions[name] for name in targets}
+
+    def classify(
+        self,
+        data: Data,
+        label: str,
+        given: Sequence[str] | None = None,
+        *,
+        samples: int = 100,
+        seed: int = 0,
+    ) -> Prediction:
+        """Predict a label modality at every step from the others.
+
+        Its own values are not used unless it is among ``given``.
+        """
+        modality = self.module.model.modalities[self.module.model.position(label)]
+        if modality.categories is None:
+            raise ValueError(f"Modality {label!r} has no categories, so it cannot be classified.")
+        return self.generate(data, [label], given, samples=samples, seed=seed)[label]
+
+    def sample(self, n: int, steps: int, *, seed: int = 0) -> Sequences:
+        """Draw ``n`` new sequences of ``steps`` steps from the model."""
+        fields = self.module.model.fields
+        rows = _positive(n) * _positive(steps)
+        nothing = {name: Column.missing(field, rows) for name, field in fields.items()}
+        source = self._prepare(Sequences(nothing, np.full(n, steps), tuple(range(n))))
+        predictions = self._infer(source, 1, seed)
+        return Sequences.from_arrays(
+            {name: prediction.sample(1)[0] for name, prediction in predictions.items()},
+            categories={n: f.categories for n, f in fields.items() if f.categories is not None},
+        )
+
+    def score(self, data: Data, *, samples: int = 100, seed: int = 0) -> float:
+        """Bound ``log p(x)`` from below, per time step, in the user's units (nats)."""
+        source = self._read(data)
+        return float(self.score_sequences(source, samples=samples, seed=seed).sum() / source.rows)
+
+    @torch.no_grad()
+    def score_sequences(self, data: Data, *, samples: int = 100, seed: int = 0) -> Array:
+        r"""Importance-weighted bound on ``log p(x)`` of every sequence.
+
+        .. math::
+            \log \frac1K \sum_k \prod_t
+            \frac{p(x_t | z_t^k)\, p(z_t^k | z_{t-1}^k)}{q(z_t^k | z_{t-1}^k, x_{t:T})}
+        """
+        source = self._prepare(data)
+        model = self.module.model
+        bounds = np.zeros(len(source))
+        for paths in self._paths(source, samples, seed):
+            batch = self._batch(source, paths.window.index)
+            weights = torch.zeros(samples, len(batch.lengths), dtype=torch.float64)
+            like = paths.factors.precision
+            generator = stream(seed, int(paths.window.index[0]), 2)
+            noise = (
+                torch.randn((samples, *like.shape[1:]), generator=generator, dtype=like.dtype)
+                for _ in range(len(like))
+            )
+            walk = recursions.walk(model, paths.factors, paths.future, noise)
+            for t, step in enumerate(walk):
+                z = step.latents
+                gain = (step.prior.log_prob(z) - step.posterior.log_prob(z))[:, 0]
+                for name in model.names:
+                    value, seen = batch.values[name][t], batch.observed[name][t]
+                    gain = gain + model.log_prob(name, z[:, 0], value, seen)
+                weights += torch.where(batch.valid[t], gain, 0.0).double()
+            bound = torch.logsumexp(weights, 0) - math.log(samples)
+            bounds[paths.window.index] = bound.numpy()
+        return bounds - self._fitted().log_volume(source)
+
+    # Files
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to one file (safetensors and JSON, no code)."""
+        write_model(Path(path), self.module, self._fitted(), self.modalities)
+
+    # Ways in
+
+    def _fitted(self) -> Scaling:
+        if self._scaling is None:
+            raise NotFittedError("This model has learned nothing yet. Call fit(data) first.")
+        return self._scaling
+
+    def _read(self, data: Data) -> Sequences:
+        """Conforming data in the user's units."""
+        source = data if isinstance(data, Sequences) else Sequences.from_arrays(data)
+        return source.conform(self.module.model.fields)
+
+    def _prepare(self, data: Data) -> Sequences:
+        """Conforming data in the model's units."""
+        return self._fitted().apply(self._read(data))
+
+    def _batch(self, source: Sequences, index: Array) -> Batch:
+        return source.batch(index, self.module.model.prior_mean.dtype)
+
+    @torch.no_grad()
+    def _factors(self, source: Sequences, samples: int) -> Iterator[tuple[Window, Gaussian]]:
+        """Encode batches of similar length, as many sequences as trajectories allow."""
+        for index in source.groups(max(1, ROWS // max(samples, 1)), bucket=True):
+            stop = source.lengths[index]
+            yield (
+                Window(index, np.zeros_like(stop), stop),
+                self.module.factors(self._batch(source, index)),
+            )
+
+    @torch.no_grad()
+    def _paths(
+        self, source: Sequences, samples: int, seed: int, spread: float = 1.0
+    ) -> list[Paths]:
+        """Prepare trajectories: the backward pass of every batch."""
+        model = self.module.model
+        paths = []
+        for i, (window, factors) in enumerate(self._factors(source, samples)):
+            filtered = recursions.backward_filter(model, factors, self.particles, stream(seed, i))
+            paths.append(Paths(model, factors, filtered.message, window, spread))
+        return paths
+
+    def _infer(
+        self,
+        source: Sequences,
+        samples: int,
+        seed: int,
+        first: Array | None = None,
+        width: int | None = None,
+    ) -> dict[str, Prediction]:
+        """Predict all modalities along trajectories, for ``width`` steps from ``first`` on."""
+        paths = self._paths(source, samples, seed)
+        if first is not None and width is not None:
+            paths = [
+                replace(path, window=Window(index, first[index], first[index] + width))
+                for path in paths
+                for index in [path.window.index]
+            ]
+        return self._predictions(paths, source, samples, seed, width)
+
+    def _predictions(
+        self,
+        simulators: Sequence[Simulator],
+        source: Sequences,
+        samples: int,
+        seed: int,
+        width: int | None = None,
+    ) -> dict[str, Prediction]:
+        shape = (len(source), int(source.lengths.max()) if width is None else width)
+        scales = self._fitted().scales
+        return {
+            modality.name: Prediction(
+                modality,
+                self.module.model,
+                simulators,
+                shape,
+                scales.get(modality.name),
+                samples,
+                seed,
+            )
+            for modality in self.module.model.modalities
+        }
+
+    def _latent_moments(
+        self, source: Sequences, found: Sequence[tuple[Window, Gaussian]]
+    ) -> Posterior:
+        shape = (len(source), int(source.lengths.max()), self.latent)
+        mean, std = np.full(shape, np.nan), np.full(shape, np.nan)
+        for window, gaussian in found:
+            for b, (i, steps) in enumerate(zip(window.index, window.stop, strict=True)):
+                mean[i, :steps] = gaussian.mean[:steps, 0, b].detach().numpy()
+                std[i, :steps] = gaussian.std[:steps, 0, b].detach().numpy()
+        return Posterior(mean, std)
+
+
+def load(path: str | Path, modalities: Sequence[Modality] | None = None) -> MDMM:
+    """Read a model written by `MDMM.save`.
+
+    Models with networks or likelihoods of the user's own need their ``modalities`` declared again;
+    the file says which they were.
+    """
+    record = read_model(Path(path), modalities)
+    model = MDMM(record.modalities, record.latent, record.hidden)
+    model._module.load_state_dict(record.weights)
+    model._module.eval()
+    model._scaling = record.scaling
+    return model
+
+
+def _positive(steps: int) -> int:
+    if steps < 1:
+        raise DataError(f"At least one step or sequence is needed, got {steps}.")
+    return steps

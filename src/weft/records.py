@@ -1,0 +1,139 @@
+"""How a fitted model is written down: JSON for what it is, safetensors for its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft import likelihoods
+from weft.inference.bfvi import BFVI
+from weft.likelihoods import Likelihood
+from weft.modality import Modality
+from weft.persistence import FileError, read_file, write_file
+from weft.scaling import Scale, Scaling
+
+__all__ = ["ModelRecord", "read_model", "write_model"]
+
+KIND = "model"
+
+
+@dataclass(frozen=True, eq=False)
+class ModelRecord:
+    """What a model file holds."""
+
+    modalities: tuple[Modality, ...]
+    latent: int
+    hidden: int
+    scaling: Scaling
+    weights: dict[str, Tensor]
+
+
+def write_model(path: Path, module: BFVI, scaling: Scaling, modalities: Sequence[Modality]) -> None:
+    """Write a fitted module to one file."""
+    header = {
+        "latent": module.model.latent,
+        "hidden": module.model.hidden,
+        "modalities": [_describe(modality) for modality in modalities],
+    }
+    tensors = {f"weights/{name}": tensor for name, tensor in module.state_dict().items()}
+    for name, scale in scaling.scales.items():
+        tensors[f"shift/{name}"] = torch.as_tensor(scale.shift)
+        tensors[f"scale/{name}"] = torch.as_tensor(scale.scale)
+    write_file(path, KIND, header, tensors)
+
+
+def read_model(path: Path, declared: Sequence[Modality] | None) -> ModelRecord:
+    """Read a model file; ``declared`` modalities bring the user's own networks back."""
+    stored = read_file(path, KIND)
+    written = stored.header["modalities"]
+    if declared is None:
+        modalities = [_rebuild(path, record) for record in written]
+    else:
+        modalities = list(declared)
+        _require_same(path, [_describe(modality) for modality in modalities], written)
+    shifts, scales = stored.group("shift"), stored.group("scale")
+    scaling = Scaling({n: Scale(shifts[n].numpy(), scales[n].numpy()) for n in shifts})
+    return ModelRecord(
+        tuple(modalities),
+        stored.header["latent"],
+        stored.header["hidden"],
+        scaling,
+        stored.group("weights"),
+    )
+
+
+def _describe(modality: Modality) -> dict[str, Any]:
+    """Write a declaration as plain values; code of the user's by its import path."""
+    labels = modality.categories
+    for label in labels or ():
+        if not isinstance(label, str | int | float | bool):
+            raise FileError(
+                f"Modality {modality.name!r} has the category {label!r}, which JSON cannot hold. "
+                "Use text or numbers as categories."
+            )
+    return {
+        "name": modality.name,
+        "shape": list(modality.shape),
+        "categories": None if labels is None else list(labels),
+        "likelihood": {
+            "class": _import_path(modality.likelihood),
+            "settings": asdict(modality.likelihood) if is_dataclass(modality.likelihood) else {},
+        },
+        "weight": modality.weight,
+        "mask_input": modality.mask_input,
+        "encoder": None if modality.encoder is None else _import_path(modality.encoder),
+        "decoder": None if modality.decoder is None else _import_path(modality.decoder),
+    }
+
+
+def _rebuild(path: Path, record: Mapping[str, Any]) -> Modality:
+    """Declare a modality again from a record that names only built-in parts."""
+    for part in ("encoder", "decoder"):
+        if record[part] is not None:
+            raise FileError(
+                f"{path} was saved with a {part} of its own for modality {record['name']!r} "
+                f"({record[part]}). Pass the declarations again: load(path, modalities=[…])."
+            )
+    likelihood = record["likelihood"]
+    known = {f"weft.likelihoods.{name}": name for name in likelihoods.__all__}
+    if likelihood["class"] not in known:
+        raise FileError(
+            f"{path} was saved with the likelihood {likelihood['class']} for modality "
+            f"{record['name']!r}, which is not weft's. Pass the declarations again: "
+            "load(path, modalities=[…])."
+        )
+    made: Likelihood = getattr(likelihoods, known[likelihood["class"]])(**likelihood["settings"])
+    return Modality(
+        record["name"],
+        tuple(record["shape"]) or 1,
+        categories=record["categories"],
+        likelihood=made,
+        weight=record["weight"],
+        mask_input=record["mask_input"],
+    )
+
+
+def _require_same(
+    path: Path, declared: Sequence[Mapping[str, Any]], written: Sequence[Mapping[str, Any]]
+) -> None:
+    if [record["name"] for record in declared] != [record["name"] for record in written]:
+        raise FileError(
+            f"{path} was saved with the modalities {[r['name'] for r in written]}, but "
+            f"{[r['name'] for r in declared]} were declared."
+        )
+    for mine, theirs in zip(declared, written, strict=True):
+        for key, value in theirs.items():
+            if mine[key] != value:
+                raise FileError(
+                    f"{path} was saved with {key} {value!r} for modality {theirs['name']!r}, but "
+                    f"{mine[key]!r} was declared."
+                )
+
+
+def _import_path(thing: nn.Module | Likelihood) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"

@@ -1,0 +1,452 @@
+"""The training loop: schedules, guards, validation, checkpoints, resume.
+
+All randomness of step ``i`` comes from ``stream(seed, …, i)``, so a resumed run continues to the
+same numbers as an uninterrupted one, from any step.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.corruption import delete_bursts, delete_steps
+from weft.gaussian import ImproperGaussianError
+from weft.inference.bfvi import BFVI
+from weft.monitoring import MetricsLog, interruptible
+from weft.objective import Loss, Objective, ObjectiveConfig, Temperature
+from weft.persistence import FileError, read_file, write_file
+from weft.randomness import stream
+from weft.sequences import Sequences
+
+__all__ = ["CHECKPOINT", "Epoch", "Trainer", "TrainingConfig", "TrainingError"]
+
+CHECKPOINT = "checkpoint.safetensors"
+DIVERGED = 10.0
+"""A loss this many times its first size above its first value counts as a failure."""
+
+STEP, ORDER, VALIDATION = range(3)  # keys of the random streams
+LOGGER = logging.getLogger("weft")
+
+
+class TrainingError(RuntimeError):
+    """Training failed again and again; the message says which term of which modality."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train.
+
+    Attributes
+    ----------
+    epochs, batch_size : int
+    learning_rate, weight_decay : float
+        Of Adam; the decay is added to the gradient, as in the paper.
+    warmup, final_rate : float
+        The rate rises linearly over the first share ``warmup`` of all steps, then falls along a
+        cosine to ``final_rate`` times its peak.
+    anneal : float
+        Share of the epochs over which β rises from 0 to 1.
+    filter_until : float, optional
+        Share of the epochs after which the filtering part of the loss is gone, falling linearly
+        from the start. Not given: it stays.
+    clip : float
+        Largest norm of the gradient; longer ones are scaled down.
+    burst : float
+        Share of each sequence deleted from the input, in one run per modality. The target stays.
+    segment : int, optional
+        Train on pieces of this many steps.
+    bucket : bool
+        Put sequences of similar length into one batch.
+    patience : int, optional
+        Stop after so many epochs without a better validation loss, counted once β is 1.
+    hide : float
+        Share of the validation steps hidden from inference and scored like the others, so that
+        validation measures imputation even where no complete data exist.
+    most_failures : int
+        Failures (a loss or gradient that is not finite, or a loss far above the first) without an
+        epoch free of them before training gives up. Each one goes back to the last good state at
+        half the rate.
+    """
+
+    epochs: int = 100
+    batch_size: int = 100
+    learning_rate: float = 0.01
+    weight_decay: float = 1e-4
+    warmup: float = 0.02
+    final_rate: float = 0.02
+    anneal: float = 0.2
+    filter_until: float | None = None
+    clip: float = 5.0
+    burst: float = 0.1
+    segment: int | None = None
+    bucket: bool = True
+    patience: int | None = None
+    hide: float = 0.25
+    most_failures: int = 10
+
+    def rate(self, step: int, steps: int) -> float:
+        """Learning rate of a step out of so many."""
+        rising = (step + 1) / max(1.0, self.warmup * steps)
+        falling = 0.5 * (1 + math.cos(math.pi * step / steps))
+        share = self.final_rate + (1 - self.final_rate) * falling
+        return self.learning_rate * min(1.0, rising) * share
+
+    def temperature(self, epoch: float) -> Temperature:
+        """Schedule of β and of the filtering part at a (fractional) epoch."""
+        beta = min(1.0, epoch / (self.anneal * self.epochs)) if self.anneal else 1.0
+        if self.filter_until is None:
+            return Temperature(beta)
+        return Temperature(beta, max(0.0, 1 - epoch / (self.filter_until * self.epochs)))
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch measured: means over its steps, per real time step."""
+
+    epoch: int
+    step: int
+    loss: float
+    validation: float | None
+    beta: float
+    rate: float
+    gradient: float
+    failures: int
+    terms: dict[str, float]
+
+
+@dataclass
+class Progress:
+    """Where training stands, in plain values that a checkpoint can hold."""
+
+    step: int = 0
+    rate_scale: float = 1.0
+    first_loss: float | None = None
+    failures: int = 0  # in this epoch
+    streak: int = 0  # since the last epoch without any
+    best: float | None = None
+    stale: int = 0
+    stopped: bool = False
+    sums: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, loss: Loss, gradient: float) -> None:
+        """Count one step towards the means of its epoch."""
+        numbers = {"count": 1.0, "loss": loss.total.item(), "gradient": gradient}
+        numbers |= {f"terms/{name}": float(term) for name, term in loss.terms.items()}
+        for name, number in numbers.items():
+            self.sums[name] = self.sums.get(name, 0.0) + number
+
+    def means(self) -> dict[str, Any]:
+        """Close the epoch's means."""
+        count = self.sums.pop("count", math.nan)
+        means = {name: total / count for name, total in self.sums.items()}
+        self.sums = {}
+        terms = {n.removeprefix("terms/"): v for n, v in means.items() if n.startswith("terms/")}
+        loss, gradient = means.get("loss", math.nan), means.get("gradient", math.nan)
+        return {"loss": loss, "gradient": gradient, "terms": terms}
+
+
+class Trainer:
+    """Fit a module to data; call `run` once.
+
+    Parameters
+    ----------
+    module : BFVI
+    data : Sequences
+        Training data that conform to the model.
+    validation : Sequences, optional
+        Judged after every epoch; the best state is restored at the end.
+    objective, config : ObjectiveConfig, TrainingConfig
+    seed : int
+        Decides order, deletion and noise of every step.
+    directory : Path, optional
+        Where checkpoints and metrics go; nothing is written without one.
+    watch : callable, optional
+        Called after every step with the share done and the step's loss.
+    """
+
+    def __init__(
+        self,
+        module: BFVI,
+        data: Sequences,
+        *,
+        validation: Sequences | None = None,
+        objective: ObjectiveConfig = ObjectiveConfig(),
+        config: TrainingConfig = TrainingConfig(),
+        seed: int = 0,
+        directory: Path | None = None,
+        watch: Callable[[float, Loss], None] | None = None,
+    ) -> None:
+        self.module = module
+        self.data = data if config.segment is None else data.segments(config.segment)
+        self.validation = validation
+        self.objective = Objective(module, objective)
+        self.config = config
+        self.seed = seed
+        self.directory = directory
+        self.watch = watch
+        self.optimizer = _adam(module, config)
+        self.progress = Progress()
+        self.best: dict[str, Tensor] = {}
+        self.good = self._copy_state()
+        self.per_epoch = math.ceil(len(self.data) / config.batch_size)
+        self.steps = config.epochs * self.per_epoch
+
+    def run(self, *, resume: bool = False) -> list[Epoch]:
+        """Train to the end, or until validation stops improving, and restore the best state.
+
+        Ctrl-C finishes the step, saves, and is raised again.
+        """
+        if resume:
+            self._load()
+        progress = self.progress
+        self.module.train()
+        with interruptible() as interrupted, MetricsLog(self.directory, progress.history) as log:
+            while progress.step < self.steps and not progress.stopped:
+                loss = self._step()
+                progress.step += 1
+                if progress.step % self.per_epoch == 0:
+                    record = self._finish_epoch()
+                    log.add(progress.step, record)
+                    self._save()
+                if self.watch is not None:
+                    self.watch(progress.step / self.steps, loss)
+                if interrupted():
+                    self._save()
+                    raise KeyboardInterrupt(f"Training stopped after step {progress.step}.")
+        if self.best:
+            self.module.load_state_dict(self.best)
+        self.module.eval()
+        return self.history
+
+    @property
+    def history(self) -> list[Epoch]:
+        """Everything measured so far, epochs before a resume included."""
+        return [Epoch(**record) for record in self.progress.history]
+
+    # One step
+
+    def _step(self) -> Loss:
+        progress, config = self.progress, self.config
+        epoch, position = divmod(progress.step, self.per_epoch)
+        if position == 0:
+            self.good = self._copy_state()
+        order = stream(self.seed, ORDER, epoch)
+        chosen = self.data.groups(config.batch_size, generator=order, bucket=config.bucket)
+        generator = stream(self.seed, STEP, progress.step)
+        target = self.data[chosen[position]]
+        loss, problem = self._loss(
+            delete_bursts(target, config.burst, generator),
+            target,
+            generator,
+            config.temperature(progress.step / self.per_epoch),
+        )
+        norm = torch.tensor(math.nan)
+        if problem is None:
+            self.optimizer.zero_grad()
+            torch.autograd.backward(loss.total)
+            gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+            norm = torch.nn.utils.get_total_norm(gradients)
+            problem = None if norm.isfinite() else self._bad_gradients()
+        if problem is not None:
+            self._go_back(problem)
+            return loss
+        torch.nn.utils.clip_grads_with_norm_(self.module.parameters(), config.clip, norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = progress.rate_scale * config.rate(progress.step, self.steps)
+        self.optimizer.step()
+        progress.add(loss, float(norm))
+        return loss
+
+    def _loss(
+        self,
+        inputs: Sequences,
+        target: Sequences,
+        generator: torch.Generator,
+        temperature: Temperature,
+    ) -> tuple[Loss, str | None]:
+        """Return the loss and, if it is of no use, what is wrong with it."""
+        try:
+            loss: Loss = self.objective(
+                self.module.batch(inputs), generator, self.module.batch(target), temperature
+            )
+        except ImproperGaussianError as error:
+            return Loss(torch.tensor(math.nan), {}), f"the state stopped being a density ({error})"
+        bad = [name for name, term in loss.terms.items() if not term.isfinite()]
+        if bad or not loss.total.isfinite():
+            return loss, f"the loss is not finite in {', '.join(bad) or 'its total'}"
+        first = self.progress.first_loss
+        if first is None:
+            self.progress.first_loss = loss.total.item()
+        elif loss.total.item() > first + DIVERGED * max(1.0, abs(first)):
+            largest = max(loss.terms, key=lambda name: float(loss.terms[name]))
+            return loss, (
+                f"the loss rose to {loss.total.item():.3g} from {first:.3g} at the start, "
+                f"most of it in {largest}"
+            )
+        return loss, None
+
+    def _bad_gradients(self) -> str:
+        names = [
+            self._describe(name)
+            for name, parameter in self.module.named_parameters()
+            if parameter.grad is not None and not parameter.grad.isfinite().all()
+        ]
+        return f"the gradient is not finite in {', '.join(names)}"
+
+    def _describe(self, parameter: str) -> str:
+        """Name a parameter by its modality, where it belongs to one."""
+        for part in ("encoders.", "model.decoders."):
+            if parameter.startswith(part):
+                position, rest = parameter.removeprefix(part).split(".", 1)
+                kind = part.split(".")[-2].removesuffix("s")
+                name = self.module.model.names[int(position)]
+                return f"the {kind} of modality {name!r} ({rest})"
+        return parameter
+
+    def _go_back(self, problem: str) -> None:
+        """Restore the last good state and go on at half the rate, or give up."""
+        progress = self.progress
+        progress.failures += 1
+        progress.streak += 1
+        progress.rate_scale *= 0.5
+        self._restore_state(self.good)
+        where = f"At step {progress.step} (epoch {progress.step // self.per_epoch}) {problem}."
+        if progress.streak > self.config.most_failures:
+            raise TrainingError(
+                f"{where} This was failure {progress.streak} without a good epoch, at "
+                f"learning rate {progress.rate_scale * self.config.learning_rate:.2g}. The module keeps its last "
+                "good state. Check the data of that modality for extreme values, lower "
+                "learning_rate, or lower its weight."
+            )
+        LOGGER.warning(
+            "%s Back to the last good state, rate scaled by %.3g.", where, progress.rate_scale
+        )
+
+    # One epoch
+
+    def _finish_epoch(self) -> dict[str, Any]:
+        progress, config = self.progress, self.config
+        epoch = progress.step // self.per_epoch
+        validation = self._validate()
+        record = Epoch(
+            epoch=epoch,
+            step=progress.step,
+            validation=validation,
+            beta=config.temperature(epoch).beta,
+            rate=progress.rate_scale * config.rate(progress.step - 1, self.steps),
+            failures=progress.failures,
+            **progress.means(),
+        )
+        progress.history.append(asdict(record))
+        progress.streak = 0 if progress.failures == 0 else progress.streak
+        progress.failures = 0
+        if validation is not None:
+            self._judge(validation, settled=config.temperature(epoch).beta >= 1)
+        LOGGER.info(
+            "epoch %d/%d: loss %.4g%s",
+            epoch,
+            config.epochs,
+            record.loss,
+            "" if validation is None else f", validation {validation:.4g}",
+        )
+        return progress.history[-1]
+
+    def _judge(self, validation: float, settled: bool) -> None:
+        """Keep the best state; count epochs without a better one."""
+        progress = self.progress
+        if math.isfinite(validation) and (progress.best is None or validation < progress.best):
+            progress.best, progress.stale = validation, 0
+            self.best = {n: t.detach().clone() for n, t in self.module.state_dict().items()}
+        elif settled:
+            progress.stale += 1
+            progress.stopped = self.config.patience is not None and (
+                progress.stale >= self.config.patience
+            )
+
+    @torch.no_grad()
+    def _validate(self) -> float | None:
+        """Loss at full temperature with some steps hidden, the same ones every time."""
+        if self.validation is None:
+            return None
+        self.module.eval()
+        generator = stream(self.seed, VALIDATION)
+        hidden = delete_steps(self.validation, self.config.hide, generator)
+        total = 0.0
+        for group in self.validation.groups(self.config.batch_size, bucket=True):
+            target = self.validation[group]
+            loss, problem = self._loss(hidden[group], target, generator, Temperature())
+            total += math.inf if problem else loss.total.item() * target.rows
+        self.module.train()
+        return total / self.validation.rows
+
+    # State
+
+    def _copy_state(self) -> dict[str, Tensor]:
+        """Weights and optimizer moments, by name."""
+        state = {f"weights/{n}": t for n, t in self.module.state_dict().items()}
+        for name, parameter in self.module.named_parameters():
+            for key, value in self.optimizer.state[parameter].items():
+                state[f"adam/{key}/{name}"] = value
+        return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    @torch.no_grad()
+    def _restore_state(self, state: Mapping[str, Tensor]) -> None:
+        weights = {n.removeprefix("weights/"): t for n, t in state.items() if n[:8] == "weights/"}
+        self.module.load_state_dict(weights)
+        for name, parameter in self.module.named_parameters():
+            for key, value in self.optimizer.state[parameter].items():
+                value.copy_(state[f"adam/{key}/{name}"])
+
+    def _settings(self) -> dict[str, str]:
+        """Everything that decides the numbers of a run, as text."""
+        config = {name: repr(value) for name, value in asdict(self.config).items()}
+        objective = {f"objective.{n}": repr(v) for n, v in vars(self.objective.config).items()}
+        data = {"data": repr(self.data), "validation": repr(self.validation)}
+        return {**config, **objective, **data, "seed": repr(self.seed)}
+
+    def _save(self) -> None:
+        if self.directory is None:
+            return
+        tensors = {f"state/{name}": tensor for name, tensor in self._copy_state().items()}
+        tensors |= {f"good/{name}": tensor for name, tensor in self.good.items()}
+        tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
+        header = {"progress": asdict(self.progress), "settings": self._settings()}
+        write_file(self.directory / CHECKPOINT, "checkpoint", header, tensors)
+
+    def _load(self) -> None:
+        if self.directory is None:
+            raise ValueError("To resume, say from which directory.")
+        stored = read_file(self.directory / CHECKPOINT, "checkpoint")
+        for name, value in self._settings().items():
+            before = stored.header["settings"].get(name)
+            if before != value:
+                raise FileError(
+                    f"The checkpoint in {self.directory} was made with {name} {before}, but this "
+                    f"run has {value}. Resume with the same settings and data, or start anew in "
+                    "another directory."
+                )
+        self._restore_state(stored.group("state"))
+        self.good, self.best = stored.group("good"), stored.group("best")
+        self.progress = Progress(**stored.header["progress"])
+
+
+def _adam(module: BFVI, config: TrainingConfig) -> torch.optim.Adam:
+    """Make an optimizer whose state is there from the start, so that it can always be copied."""
+    optimizer = torch.optim.Adam(
+        module.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+    )
+    for parameter in module.parameters():
+        optimizer.state[parameter] = {
+            "step": torch.tensor(0.0),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+    return optimizer

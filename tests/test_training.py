@@ -1,0 +1,290 @@
+"""Training resumes to the same numbers, survives failures, and says what broke."""
+
+import json
+import logging
+import math
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from tests.verbs import declare, random_data
+from weft import BFVI, Cubature, FileError, Modality, Sequences, TrainingConfig, TrainingError
+from weft.corruption import delete_steps
+from weft.monitoring import METRICS, interruptible
+from weft.objective import ObjectiveConfig
+from weft.training import CHECKPOINT, Trainer
+
+FAST = ObjectiveConfig(particles=Cubature())
+CONFIG = TrainingConfig(epochs=3, batch_size=2, anneal=0.5)
+DATA = random_data(0, lengths=(5, 3, 6, 4, 5), missing=0.3)
+VALID = random_data(1, lengths=(4, 4), missing=0.3)
+
+
+def make(directory=None, config=CONFIG, seed=0, modalities=None, data=DATA, **options):
+    torch.manual_seed(seed)
+    module = BFVI(modalities or declare(), latent=2, hidden=4)
+    data = data.conform(module.model.fields)
+    return Trainer(
+        module, data, objective=FAST, config=config, seed=seed, directory=directory, **options
+    )
+
+
+def weights(trainer):
+    return {name: tensor.clone() for name, tensor in trainer.module.state_dict().items()}
+
+
+def assert_same_weights(x, y):
+    assert x.keys() == y.keys()
+    for name in x:
+        assert torch.equal(x[name], y[name]), name
+
+
+def test_the_same_seed_gives_the_same_weights():
+    first, second, other = make(), make(), make(seed=1)
+    assert first.run() == second.run()
+    other.run()
+    assert_same_weights(weights(first), weights(second))
+    assert not torch.equal(first.module.model.prior_mean, other.module.model.prior_mean)
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 6, 8])
+def test_an_interrupted_run_resumes_to_the_same_numbers(tmp_path, step):
+    """Ctrl-C after any step saves; the resumed run equals the uninterrupted one to the bit."""
+    whole = make(validation=VALID)
+    history = whole.run()
+
+    calls = []
+
+    def interrupt(share, loss):
+        calls.append(share)
+        if len(calls) == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, validation=VALID, watch=interrupt).run()
+    assert len(calls) == step
+    resumed = make(tmp_path, validation=VALID)
+    assert resumed.run(resume=True) == history
+    assert_same_weights(weights(resumed), weights(whole))
+    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_a_second_interrupt_acts_at_once():
+    with interruptible() as interrupted:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    first = make(tmp_path, validation=VALID)
+    history = first.run()
+    again = make(tmp_path, validation=VALID)
+    assert again.run(resume=True) == history
+    assert_same_weights(weights(first), weights(again))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": TrainingConfig(epochs=4, batch_size=2, anneal=0.5)}, "epochs 3, .* has 4"),
+        ({"seed": 5}, "seed 0"),
+        ({"data": DATA[:3]}, "data Sequences"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, change, message):
+    make(tmp_path).run()
+    with pytest.raises(FileError, match=message):
+        make(tmp_path, **change).run(resume=True)
+
+
+def test_resuming_needs_a_directory_and_a_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match="from which directory"):
+        make().run(resume=True)
+    with pytest.raises(FileNotFoundError, match="no file"):
+        make(tmp_path).run(resume=True)
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path):
+    make(tmp_path).run()
+    file = tmp_path / CHECKPOINT
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(FileError, match="truncated"):
+        make(tmp_path).run(resume=True)
+
+
+class Faulty(nn.Module):
+    """A decoder that gives NaN at chosen calls."""
+
+    def __init__(self, when):
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+        self.when = when
+        self.calls = 0
+
+    def forward(self, z):
+        self.calls += 1
+        raw = self.net(z)
+        return raw * math.nan if self.when(self.calls) else raw
+
+
+def with_faulty_decoder(when):
+    return [Modality("scalar"), Modality("bad", decoder=Faulty(when))]
+
+
+PAIR = Sequences.from_arrays(
+    {"scalar": DATA.arrays("scalar"), "bad": random_data(9, (5, 3, 6, 4, 5)).arrays("scalar")}
+)
+
+
+def test_a_passing_failure_is_survived_at_a_smaller_rate(caplog):
+    """The probe at construction is call 1; every step decodes twice."""
+    trainer = make(modalities=with_faulty_decoder(lambda call: call == 6), data=PAIR)
+    with caplog.at_level(logging.WARNING, "weft"):
+        history = trainer.run()
+    (record,) = caplog.records
+    assert "the loss is not finite in nll/filter/bad" in record.getMessage()
+    assert trainer.progress.rate_scale == 0.5
+    assert sum(epoch.failures for epoch in history) == 1
+    assert all(math.isfinite(epoch.loss) for epoch in history)
+    for tensor in weights(trainer).values():
+        assert tensor.isfinite().all()
+
+
+def test_repeated_failure_names_the_term_and_keeps_the_last_good_state():
+    config = TrainingConfig(epochs=9, batch_size=2)
+    trainer = make(modalities=with_faulty_decoder(lambda call: call > 8), data=PAIR, config=config)
+    with pytest.raises(TrainingError, match=r"nll/filter/bad.*failure 11 without a good epoch"):
+        trainer.run()
+    for tensor in weights(trainer).values():
+        assert tensor.isfinite().all()
+
+
+def test_a_bad_gradient_is_traced_to_its_modality(caplog):
+    trainer = make(modalities=with_faulty_decoder(lambda call: False), data=PAIR)
+    decoder = trainer.module.model.decoders[1].net.weight
+    calls: list[int] = []
+
+    def poison(gradient):
+        calls.append(1)
+        return gradient * math.nan if len(calls) == 5 else gradient
+
+    decoder.register_hook(poison)
+    trainer.config = TrainingConfig(epochs=3, batch_size=2, most_failures=0)
+    with pytest.raises(TrainingError, match=r"gradient is not finite in the decoder of .*'bad'"):
+        trainer.run()
+
+
+def test_a_loss_far_above_the_first_counts_as_failure(caplog):
+    trainer = make(config=TrainingConfig(epochs=4, batch_size=2, learning_rate=0.01))
+
+    def sabotage(share, loss):
+        if trainer.progress.step == 4:
+            with torch.no_grad():
+                trainer.module.model.decoders[0].output.bias[0] = 1e4
+
+    trainer.watch = sabotage
+    with caplog.at_level(logging.WARNING, "weft"):
+        history = trainer.run()
+    assert "the loss rose to" in caplog.text
+    assert history[-1].loss < history[0].loss + 5
+
+
+def test_the_best_state_is_restored():
+    losses: list[float] = []
+    states = []
+    trainer = make(validation=VALID, config=TrainingConfig(epochs=6, batch_size=2, anneal=0.1))
+
+    def watch(share, loss):
+        if len(trainer.progress.history) > len(losses):
+            losses.append(trainer.progress.history[-1]["validation"])
+            states.append(weights(trainer))
+
+    trainer.watch = watch
+    trainer.run()
+    best = min(range(6), key=lambda i: losses[i])
+    assert_same_weights(weights(trainer), states[best])
+    assert trainer._validate() == losses[best]
+
+
+def test_training_stops_when_validation_does():
+    config = TrainingConfig(
+        epochs=50, batch_size=5, learning_rate=0.5, anneal=0.0, patience=2, warmup=0.0
+    )
+    trainer = make(validation=VALID, config=config)
+    history = trainer.run()
+    assert len(history) < 50
+    best = min(range(len(history)), key=lambda i: history[i].validation)
+    assert len(history) == best + 1 + 2
+
+
+def test_validation_hides_steps_and_works_on_incomplete_data():
+    trainer = make(validation=VALID)
+    assert math.isfinite(trainer._validate())
+    assert trainer._validate() == trainer._validate()
+    sparse = make(validation=delete_steps(VALID, 0.9, torch.Generator().manual_seed(0)))
+    assert math.isfinite(sparse._validate())
+
+
+def test_long_sequences_are_cut_into_segments():
+    trainer = make(config=TrainingConfig(epochs=1, batch_size=2, segment=2))
+    assert trainer.data.lengths.max() == 2
+    assert trainer.data.rows == DATA.rows
+    trainer.run()
+
+
+def test_the_target_stays_complete_when_inputs_are_deleted():
+    """With everything deleted from the input, the data are still scored."""
+    trainer = make(config=TrainingConfig(epochs=1, batch_size=5, burst=1.0))
+    (epoch,) = trainer.run()
+    assert all(value > 0 for name, value in epoch.terms.items() if name.startswith("nll/"))
+
+
+def test_schedules():
+    config = TrainingConfig(
+        epochs=10, learning_rate=1.0, warmup=0.1, final_rate=0.1, anneal=0.5, filter_until=0.8
+    )
+    rates = [config.rate(step, 100) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1, rel=0.01)
+    assert max(rates) == pytest.approx(1.0, abs=0.03)
+    assert rates[-1] == pytest.approx(0.1, abs=0.01)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert [config.temperature(e).beta for e in (0, 2.5, 5, 9)] == [0.0, 0.5, 1.0, 1.0]
+    assert [config.temperature(e).filter_scale for e in (0, 4, 8, 9)] == [1.0, 0.5, 0.0, 0.0]
+    assert TrainingConfig(anneal=0.0).temperature(0).beta == 1.0
+
+
+def test_metrics_go_to_tensorboard_where_it_is_installed(tmp_path, monkeypatch):
+    """A stand-in writer receives every number of every epoch."""
+    import importlib.util
+    import sys
+    import types
+
+    written: list[object] = []
+
+    class Writer:
+        def __init__(self, directory):
+            assert directory == str(tmp_path)
+
+        def add_scalar(self, name, value, step):
+            written.append((name, step))
+
+        def close(self):
+            written.append("closed")
+
+    board = types.ModuleType("torch.utils.tensorboard")
+    board.SummaryWriter = Writer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: object() if name == "tensorboard" else found(name)
+    )
+    make(tmp_path).run()
+    assert ("loss", 3) in written
+    assert ("terms/kl/smooth", 9) in written
+    assert written[-1] == "closed"
