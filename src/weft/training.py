@@ -320,11 +320,11 @@ class Trainer:
         self._restore_state(self.good)
         where = f"At step {progress.step} (epoch {progress.step // self.per_epoch}) {problem}."
         if progress.streak > self.config.most_failures:
+            rate = progress.rate_scale * self.config.learning_rate
             raise TrainingError(
-                f"{where} This was failure {progress.streak} without a good epoch, at "
-                f"learning rate {progress.rate_scale * self.config.learning_rate:.2g}. The module keeps its last "
-                "good state. Check the data of that modality for extreme values, lower "
-                "learning_rate, or lower its weight."
+                f"{where} This was failure {progress.streak} without a good epoch, at learning "
+                f"rate {rate:.2g}. The module keeps its last good state. Check the data of that "
+                "modality for extreme values, lower learning_rate, or lower its weight."
             )
         LOGGER.warning(
             "%s Back to the last good state, rate scaled by %.3g.", where, progress.rate_scale
