@@ -29,6 +29,19 @@ def test_the_gated_transition_is_the_supplements():
     torch.testing.assert_close(found.std, std)
 
 
+def test_an_untrained_model_is_a_slow_process_that_keeps_its_prior():
+    torch.manual_seed(0)
+    model = BFVI([Modality("x")], latent=4, hidden=16).model
+    swarm = model.prior().sample(torch.Generator().manual_seed(0), 20_000)
+    for step in (model.step_forward, model.step_backward):
+        moved = step(swarm)
+        matched = moved.moment_match()
+        assert matched.mean.abs().max() < 0.15
+        assert (matched.std - 1).abs().max() < 0.15
+        memory = (moved.mean * swarm).mean(0)
+        assert ((memory > 0.7) & (memory < 1.0)).all()
+
+
 def test_a_transition_is_never_less_precise_than_the_prior():
     torch.manual_seed(0)
     model = BFVI([Modality("x")], latent=4, hidden=8).model

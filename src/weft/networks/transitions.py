@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from weft.gaussian import Gaussian, positive_std
+from weft.gaussian import STD_FLOOR, Gaussian, positive_std
 
 __all__ = ["GatedTransition"]
 
@@ -19,11 +21,18 @@ class GatedTransition(nn.Module):
         \mu = g \odot \tilde\mu + (1 - g) \odot \mathrm{Linear}(z),\quad
         \sigma = \mathrm{softplus}(\mathrm{Linear}(\tilde\mu)) + 0.001
 
+    It starts as a slow process that keeps the standard-normal prior: with the gate nearly shut,
+    ``prior × factor`` is close to ``z' = a z + noise`` with ``a = 0.95`` and unit stationary
+    variance. So messages travel along time, and the prior is matched, before anything is learned.
+
     Parameters
     ----------
     latent, hidden : int
         Sizes of the state and of each perceptron's hidden layer.
     """
+
+    MEMORY = 0.95
+    SHUT = -2.0
 
     def __init__(self, latent: int, hidden: int) -> None:
         super().__init__()
@@ -33,6 +42,17 @@ class GatedTransition(nn.Module):
         self.candidate = nn.Linear(hidden, latent)
         self.linear = nn.Linear(latent, latent)
         self.spread = nn.Linear(latent, latent)
+        self._start_slow()
+
+    @torch.no_grad()
+    def _start_slow(self) -> None:
+        """Set the linear path and the spread to p(z'|z) / p(z') of a stationary AR(1)."""
+        std = math.sqrt(1 - self.MEMORY**2) / self.MEMORY
+        nn.init.constant_(self.gate.bias, self.SHUT)
+        nn.init.eye_(self.linear.weight).div_(self.MEMORY)
+        nn.init.zeros_(self.linear.bias)
+        self.spread.weight.mul_(0.1)
+        nn.init.constant_(self.spread.bias, math.log(math.expm1(std - STD_FLOOR)))
 
     def forward(self, z: Tensor) -> Gaussian:
         """Map ``(…, latent)`` to a factor of the same shape."""
