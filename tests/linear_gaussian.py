@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from weft import BFVI, Gaussian, Modality, Sequences
 from weft.gaussian import STD_FLOOR
-from weft.networks import GatedTransition
+from weft.networks import GatedTransition, MLPDecoder
 
 
 class ExactEncoder(nn.Module):
@@ -70,13 +70,15 @@ class LinearGaussian:
     def module(self) -> BFVI:
         """The same model as hand-set weights of the package's own networks, in float64."""
         modalities = [Modality(name, self.latent) for name in self.names]
-        module = BFVI(modalities, self.latent, hidden=4).double()
+        module = BFVI(modalities, self.latent, hidden=2 * self.latent).double()
         model = module.model
         with torch.no_grad():
             model.prior_mean.copy_(torch.tensor(self.m))
             model.prior_spread.copy_(inverse_softplus(torch.tensor(self.v).sqrt() - STD_FLOOR))
             for network in (model.forward_factor, model.backward_factor):
                 self._set_transition(network)
+            for i, decoder in enumerate(model.decoders):
+                self._set_decoder(decoder, i)
         module.encoders = nn.ModuleList(
             ExactEncoder(torch.tensor(gain), torch.tensor(offset), torch.tensor(noise))
             for gain, offset, noise in zip(self.gain, self.offset, self.noise, strict=True)
@@ -94,19 +96,40 @@ class LinearGaussian:
         std = (v * (1 - a.square())).sqrt() / a.abs()
         network.spread.bias.copy_(inverse_softplus(std - STD_FLOOR))
 
+    def _set_decoder(self, decoder: nn.Module, i: int) -> None:
+        """A ReLU layer of z and -z, combined to gain · z + offset, beside a constant spread."""
+        assert isinstance(decoder, MLPDecoder)
+        unit = torch.eye(self.latent, dtype=torch.float64)
+        gain = torch.diag(torch.tensor(self.gain[i]))
+        decoder.hidden.weight.copy_(torch.cat([unit, -unit]))
+        decoder.hidden.bias.zero_()
+        decoder.output.weight.copy_(
+            torch.cat([torch.cat([gain, -gain], 1), torch.zeros(self.latent, 2 * self.latent)])
+        )
+        spread = inverse_softplus(torch.tensor(self.noise[i]).sqrt() - STD_FLOOR)
+        decoder.output.bias.copy_(torch.cat([torch.tensor(self.offset[i]), spread]))
+
     def simulate(self, seed: int, lengths: list[int], missing: float) -> Sequences:
         """Draw sequences and delete entries at random."""
+        return self.simulate_pair(seed, lengths, missing)[1]
+
+    def simulate_pair(
+        self, seed: int, lengths: list[int], missing: float
+    ) -> tuple[Sequences, Sequences]:
+        """Draw noise-free signals, and the same with noise and with entries deleted."""
         rng = np.random.default_rng(seed)
+        signals: dict[str, list[np.ndarray]] = {name: [] for name in self.names}
         data: dict[str, list[np.ndarray]] = {name: [] for name in self.names}
         for steps in lengths:
             mean, covariance = self.joint(steps)
             z = rng.multivariate_normal(mean, covariance).reshape(steps, self.latent)
             for i, name in enumerate(self.names):
-                x = self.gain[i] * z + self.offset[i]
-                x = x + rng.normal(size=x.shape) * np.sqrt(self.noise[i])
+                signal = self.gain[i] * z + self.offset[i]
+                x = signal + rng.normal(size=signal.shape) * np.sqrt(self.noise[i])
                 x[rng.uniform(size=x.shape) < missing] = np.nan
+                signals[name].append(signal)
                 data[name].append(x)
-        return Sequences.from_arrays(data)
+        return Sequences.from_arrays(signals), Sequences.from_arrays(data)
 
     # The oracle
 
@@ -136,19 +159,7 @@ class LinearGaussian:
         steps = int(data.lengths[sequence])
         last = steps if last is None else last
         mean, covariance = self.joint(steps)
-        rows, targets, noises = [], [], []
-        for i, name in enumerate(self.names):
-            if names is not None and name not in names:
-                continue
-            x = data.arrays(name)[sequence]
-            for t in range(first, last):
-                for d in range(self.latent):
-                    if not np.isnan(x[t, d]):
-                        row = np.zeros(len(mean))
-                        row[t * self.latent + d] = self.gain[i, d]
-                        rows.append(row)
-                        targets.append(x[t, d] - self.offset[i, d])
-                        noises.append(self.noise[i, d])
+        rows, targets, noises = self._observations(data, sequence, first, last, names)
         for t, value in (fixed or {}).items():
             for d in range(self.latent):
                 row = np.zeros(len(mean))
@@ -181,3 +192,37 @@ class LinearGaussian:
             mean, variance = self.marginals(data, sequence, names=names, **span)
             means[t], variances[t] = mean[t], variance[t]
         return means, variances
+
+    def log_likelihood(self, data: Sequences, sequence: int) -> float:
+        """Exact log-density of a sequence's observed entries."""
+        steps = int(data.lengths[sequence])
+        mean, covariance = self.joint(steps)
+        rows, values, noises = self._observations(data, sequence, 0, steps, None)
+        if not rows:
+            return 0.0
+        h = np.array(rows)
+        s = h @ covariance @ h.T + np.diag(noises)
+        residual = np.array(values) - h @ mean
+        _, log_determinant = np.linalg.slogdet(s)
+        quadratic = residual @ np.linalg.solve(s, residual)
+        return -0.5 * float(log_determinant + quadratic + len(values) * np.log(2 * np.pi))
+
+    def _observations(
+        self, data: Sequences, sequence: int, first: int, last: int, names: list[str] | None
+    ) -> tuple[list[np.ndarray], list[float], list[float]]:
+        """Rows of the observation matrix, centred values and noise variances."""
+        rows, values, noises = [], [], []
+        size = int(data.lengths[sequence]) * self.latent
+        for i, name in enumerate(self.names):
+            if names is not None and name not in names:
+                continue
+            x = data.arrays(name)[sequence]
+            for t in range(first, last):
+                for d in range(self.latent):
+                    if not np.isnan(x[t, d]):
+                        row = np.zeros(size)
+                        row[t * self.latent + d] = self.gain[i, d]
+                        rows.append(row)
+                        values.append(x[t, d] - self.offset[i, d])
+                        noises.append(self.noise[i, d])
+        return rows, values, noises

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from tests.linear_gaussian import LinearGaussian
-from weft import Antithetic, Gaussian, MonteCarlo, Sequences
+from weft import MDMM, Antithetic, Gaussian, MonteCarlo, Sequences
+from weft.scaling import Scaling
 
 CASES = [
     # seed, latent, modalities, lengths, missing
@@ -145,6 +146,18 @@ def test_sampled_trajectories_have_the_exact_covariance_between_neighbours():
             got = (centred[:, t, d] * centred[:, t + 1, d]).mean()
             error = np.sqrt((variance[t, d] * variance[t + 1, d] + want**2) / count)
             assert abs(got - want) < 4 * error
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("samples", [1, 7])
+def test_the_score_of_an_exact_model_is_the_exact_likelihood(case, samples):
+    """With the true posterior as proposal, every importance weight is p(x)."""
+    truth, data, module, _ = scenario(case)
+    model = MDMM(module.model.modalities, truth.latent, 2 * truth.latent)
+    model._module, model._scaling = module, Scaling({})
+    found = model.score_sequences(data, samples=samples)
+    exact = [truth.log_likelihood(data, b) for b in range(len(data))]
+    np.testing.assert_allclose(found, exact, atol=1e-5)
 
 
 def test_algorithm_2_is_exact_when_the_future_is_silent():

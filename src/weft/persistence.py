@@ -51,7 +51,7 @@ def write_file(
     text = json.dumps({"kind": kind, "format": FORMAT, "header": header}, sort_keys=True)
     content = safetensors.torch.save(whole, {"weft": f"{_digest(text, whole)} {text}"})
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")  # a killed writer's rest is overwritten
     try:
         with temporary.open("wb") as file:
             file.write(content)

@@ -1,0 +1,1 @@
+"""Measurements that take longer than tests; each is a command of the Makefile."""
