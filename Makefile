@@ -1,15 +1,18 @@
-# `make test` needs only Python ≥ 3.11 and make; it builds its own virtual environment.
+# `make demo` and `make test` need only Python ≥ 3.11 and make; they build their own environment.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: test lint format clean
-.DEFAULT_GOAL := test
+.PHONY: demo test lint format evidence clean
+.DEFAULT_GOAL := demo
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot,test]'
 	@touch $@
+
+demo: $(VENV)/ready
+	$(BIN)/python -m weft.demo
 
 test: lint
 	$(BIN)/python -m pytest
@@ -22,6 +25,9 @@ lint: $(VENV)/ready
 format: $(VENV)/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+evidence: $(VENV)/ready
+	$(BIN)/python -m benchmarks.learning
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

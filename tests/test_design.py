@@ -17,8 +17,10 @@ LAYERS = [
     ["model", "scaling"],
     ["inference"],
     ["objective", "prediction", "records"],
-    ["training"],
+    ["training", "plots"],
     ["estimator"],
+    ["experiments"],
+    ["demo"],
     ["__init__"],
 ]
 DEPTH = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}

@@ -1,0 +1,81 @@
+"""The main job on one screen: fit noisy spirals once, then do every task with one model.
+
+Run it with ``python -m weft.demo`` (or ``make demo``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from weft.datasets import make_spirals
+from weft.estimator import MDMM
+from weft.experiments.tasks import SPIRAL_TASKS, squared_distance
+from weft.modality import Modality
+from weft.monitoring import progress_bar
+from weft.plots import plot_spirals
+from weft.randomness import stream
+from weft.training import TrainingConfig
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Fit, infer, print a table beside the paper's, draw a figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=25)
+    parser.add_argument("--train", type=int, default=600, help="number of training spirals")
+    parser.add_argument("--test", type=int, default=400, help="number of test spirals")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("demo"))
+    arguments = parser.parse_args()
+    console = Console()
+    started = time.monotonic()
+
+    spirals = make_spirals(stream(arguments.seed), arguments.train + arguments.test)
+    train, test = spirals[: arguments.train], spirals[arguments.train :]
+    console.print(
+        f"{len(train.noisy)} noisy spirals to learn from, {len(test.noisy)} new ones to infer; "
+        "x and y are two modalities of 100 steps."
+    )
+    model = MDMM([Modality("x"), Modality("y")], latent=5, hidden=20)
+    config = TrainingConfig(epochs=arguments.epochs, batch_size=50, learning_rate=0.02)
+    model.fit(train.noisy, training=config, seed=arguments.seed)
+
+    table = Table(title="squared distance to the noise-free spiral per step: mean (SD)")
+    for heading in ("task", "given", "weft", "paper"):
+        table.add_column(heading)
+    columns = []
+    with progress_bar("infer", shown=True) as update:
+        for i, task in enumerate(SPIRAL_TASKS):
+            given = task.corrupt(test.noisy, stream(arguments.seed, 1, i))
+            found = model.smooth(given)
+            error = squared_distance(found.predictions, test.clean)
+            share = sum(given.observed_fraction(name) for name in given.names) / 2
+            mean, deviation = task.paper
+            table.add_row(
+                task.title,
+                f"{share:.0%}",
+                f"{error.mean():.3f} ({error.std():.3f})",
+                f"{mean:.2f} ({deviation:.2f})",
+            )
+            columns.append((task.title, given, found.predictions))
+            update((i + 1) / len(SPIRAL_TASKS), task.title)
+    console.print(table)
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    picture, file = arguments.out / "spirals.png", arguments.out / "spirals.weft"
+    plot_spirals(columns, test.clean, rows=[0, 1, 2]).savefig(picture, dpi=150)
+    model.save(file)
+    console.print(
+        f"One model, {time.monotonic() - started:.0f} s in all. Figure: {picture}. "
+        f"Model: {file} (weft.load reads it)."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Pictures, by matplotlib (the extra ``plot``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.prediction import Prediction
+from weft.sequences import Sequences
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_spirals"]
+
+EDGE = 4.2  # no spiral reaches beyond √2 · 2.75
+TRUTH, MEAN, SEEN = "0.65", "#c1440e", "#1f4e79"
+
+
+def plot_spirals(
+    columns: Sequence[tuple[str, Sequences, Mapping[str, Prediction]]],
+    truth: Sequences,
+    rows: Sequence[int],
+) -> Figure:
+    """Draw tasks side by side: what was observed, the truth, the prediction with 95 % ellipses.
+
+    ``columns`` holds a title, the data given and the predictions of each task; ``rows`` the
+    positions of the sequences to show.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    figure = Figure(figsize=(2.6 * len(columns), 2.6 * len(rows) + 0.7), layout="constrained")
+    axes = figure.subplots(len(rows), len(columns), squeeze=False, sharex=True, sharey=True)
+    for j, (title, given, predictions) in enumerate(columns):
+        axes[0, j].set_title(title, fontsize=11)
+        for i, sequence in enumerate(rows):
+            _draw(axes[i, j], given, predictions, truth, sequence)
+    handles = [
+        Line2D([], [], color=TRUTH, lw=3, label="truth"),
+        Line2D([], [], color=SEEN, marker="o", ms=3, ls="", label="x and y observed"),
+        Line2D([], [], color=SEEN, marker="|", ms=7, ls="", label="only x observed"),
+        Line2D([], [], color=MEAN, lw=1.5, label="prediction, 95 % ellipses"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _draw(
+    axes: Axes,
+    given: Sequences,
+    predictions: Mapping[str, Prediction],
+    truth: Sequences,
+    sequence: int,
+) -> None:
+    from matplotlib.patches import Ellipse
+
+    def curve(source: Sequences, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.asarray(source.padded(name)[sequence, :, 0], np.float64)
+
+    true_x, true_y = curve(truth, "x"), curve(truth, "y")
+    axes.plot(true_x, true_y, color=TRUTH, lw=3, zorder=1)
+    x, y = (predictions[name].mean[sequence, :, 0] for name in ("x", "y"))
+    width, height = (2 * 1.96 * predictions[name].std[sequence, :, 0] for name in ("x", "y"))
+    for t in range(0, len(x), 3):
+        axes.add_patch(Ellipse((x[t], y[t]), width[t], height[t], color=MEAN, alpha=0.08, lw=0))
+    axes.plot(x, y, color=MEAN, lw=1.5, zorder=3)
+    seen_x, seen_y = curve(given, "x"), curve(given, "y")
+    both = ~np.isnan(seen_x) & ~np.isnan(seen_y)
+    axes.plot(seen_x[both], seen_y[both], "o", color=SEEN, ms=2.2, zorder=2)
+    only = ~np.isnan(seen_x) & np.isnan(seen_y)
+    if not both[len(both) // 2 :].any():  # y ends early: mark where x goes on
+        axes.plot(seen_x[only], np.full(only.sum(), -EDGE + 0.3), "|", color=SEEN, ms=5, zorder=2)
+    axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), aspect="equal")
+    axes.tick_params(labelsize=7, length=2)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
