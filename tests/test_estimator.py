@@ -1,5 +1,9 @@
 """One fitted model does every task, in the user's units."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -269,6 +273,34 @@ def test_large_requests_are_walked_in_pieces(model, monkeypatch):
     pieces = model.smooth(DATA, samples=10)
     np.testing.assert_allclose(pieces.posterior.mean, whole, atol=1e-5)
     assert pieces["wave"].mean.shape == (8, 15, 2)
+
+
+def test_memory_does_not_grow_with_steps_times_trajectories():
+    """2,000 trajectories of 1,500 steps and 16 states would fill 192 MB for each thing kept."""
+    script = """
+import resource
+import numpy as np
+import weft
+
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+model = weft.MDMM([weft.Modality("x")], latent=16, hidden=8)
+quick = weft.TrainingConfig(epochs=1)
+model.fit({"x": np.zeros((2, 5))}, training=quick, progress=False)
+short, long = ({"x": [np.where(np.arange(n) % 2, 1.0, np.nan)]} for n in (30, 1500))
+ask = lambda data: (model.smooth(data, samples=2000)["x"].std, model.score(data, samples=2000))
+ask(short)
+before = peak()
+ask(long)
+print(peak() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert float(done.stdout) < 60
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def progress_bar(title: str, shown: bool) -> Iterator[Callable[[float, str], Non
     """Show a bar with the time left; the yielded function takes a share done and a remark."""
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
         TextColumn("left"),

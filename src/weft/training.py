@@ -56,6 +56,10 @@ class TrainingConfig:
     filter_until : float, optional
         Share of the epochs after which the filtering part of the loss is gone, falling linearly
         from the start. Not given: it stays.
+    polish : float
+        Share of the epochs, at the end, that train the smoothing bound alone on undeleted input.
+        Deletion and the filtering part teach robust dynamics but bias the noise upward; polishing
+        removes that bias.
     clip : float
         Largest norm of the gradient; longer ones are scaled down.
     burst : float
@@ -83,6 +87,7 @@ class TrainingConfig:
     final_rate: float = 0.02
     anneal: float = 0.2
     filter_until: float | None = None
+    polish: float = 0.0
     clip: float = 5.0
     burst: float = 0.1
     segment: int | None = None
@@ -101,9 +106,14 @@ class TrainingConfig:
     def temperature(self, epoch: float) -> Temperature:
         """Schedule of β and of the filtering part at a (fractional) epoch."""
         beta = min(1.0, epoch / (self.anneal * self.epochs)) if self.anneal else 1.0
-        if self.filter_until is None:
-            return Temperature(beta)
-        return Temperature(beta, max(0.0, 1 - epoch / (self.filter_until * self.epochs)))
+        share = 1.0
+        if self.filter_until is not None:
+            share = max(0.0, 1 - epoch / (self.filter_until * self.epochs))
+        return Temperature(beta, 0.0 if self.polishing(epoch) else share)
+
+    def polishing(self, epoch: float) -> bool:
+        """Whether an epoch belongs to the last ones, without deletion and filtering part."""
+        return epoch >= (1 - self.polish) * self.epochs
 
 
 @dataclass(frozen=True)
@@ -243,7 +253,7 @@ class Trainer:
         generator = stream(self.seed, STEP, progress.step)
         target = self.data[chosen[position]]
         loss, problem = self._loss(
-            delete_bursts(target, config.burst, generator),
+            target if config.polishing(epoch) else delete_bursts(target, config.burst, generator),
             target,
             generator,
             config.temperature(progress.step / self.per_epoch),
