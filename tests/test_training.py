@@ -232,10 +232,15 @@ def test_validation_hides_steps_and_works_on_incomplete_data():
 
 
 def test_long_sequences_are_cut_into_segments():
-    trainer = make(config=TrainingConfig(epochs=1, batch_size=2, segment=2))
-    assert trainer.data.lengths.max() == 2
-    assert trainer.data.rows == DATA.rows
-    trainer.run()
+    config = TrainingConfig(epochs=4, batch_size=2, segment=2, polish=0.25)
+    trainer = make(config=config)
+    assert trainer.pieces.lengths.max() == 2
+    assert trainer.pieces.rows == DATA.rows
+    per_epoch = -(-len(trainer.pieces) // 2)
+    assert trainer.plan == [per_epoch] * 3 + [3]
+    assert [epoch.step for epoch in trainer.run()] == [per_epoch * i for i in (1, 2, 3)] + [
+        per_epoch * 3 + 3
+    ]
 
 
 def test_the_target_stays_complete_when_inputs_are_deleted():

@@ -65,7 +65,8 @@ class TrainingConfig:
     burst : float
         Share of each sequence deleted from the input, in one run per modality. The target stays.
     segment : int, optional
-        Train on pieces of this many steps.
+        Train on pieces of this many steps, which is faster in every way; polishing epochs see
+        whole sequences.
     bucket : bool
         Put sequences of similar length into one batch.
     patience : int, optional
@@ -136,6 +137,8 @@ class Progress:
     """Where training stands, in plain values that a checkpoint can hold."""
 
     step: int = 0
+    epoch: int = 0
+    position: int = 0  # within the epoch
     rate_scale: float = 1.0
     first_loss: float | None = None
     failures: int = 0  # in this epoch
@@ -195,7 +198,8 @@ class Trainer:
         watch: Callable[[float, Loss], None] | None = None,
     ) -> None:
         self.module = module
-        self.data = data if config.segment is None else data.segments(config.segment)
+        self.whole = data
+        self.pieces = data if config.segment is None else data.segments(config.segment)
         self.validation = validation
         self.objective = Objective(module, objective)
         self.config = config
@@ -206,8 +210,11 @@ class Trainer:
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
         self.good = self._copy_state()
-        self.per_epoch = math.ceil(len(self.data) / config.batch_size)
-        self.steps = config.epochs * self.per_epoch
+        self.plan = [
+            math.ceil(len(self._source(epoch)) / config.batch_size)
+            for epoch in range(config.epochs)
+        ]
+        self.steps = sum(self.plan)
 
     def run(self, *, resume: bool = False) -> list[Epoch]:
         """Train to the end, or until validation stops improving, and restore the best state.
@@ -222,7 +229,8 @@ class Trainer:
             while progress.step < self.steps and not progress.stopped:
                 loss = self._step()
                 progress.step += 1
-                if progress.step % self.per_epoch == 0:
+                progress.position += 1
+                if progress.position == self.plan[progress.epoch]:
                     record = self._finish_epoch()
                     log.add(progress.step, record)
                     self._save()
@@ -243,20 +251,23 @@ class Trainer:
 
     # One step
 
+    def _source(self, epoch: int) -> Sequences:
+        return self.whole if self.config.polishing(epoch) else self.pieces
+
     def _step(self) -> Loss:
-        progress, config = self.progress, self.config
-        epoch, position = divmod(progress.step, self.per_epoch)
-        if position == 0:
+        progress, config, epoch = self.progress, self.config, self.progress.epoch
+        if progress.position == 0:
             self.good = self._copy_state()
+        source = self._source(epoch)
         order = stream(self.seed, ORDER, epoch)
-        chosen = self.data.groups(config.batch_size, generator=order, bucket=config.bucket)
+        chosen = source.groups(config.batch_size, generator=order, bucket=config.bucket)
         generator = stream(self.seed, STEP, progress.step)
-        target = self.data[chosen[position]]
+        target = source[chosen[progress.position]]
         loss, problem = self._loss(
             target if config.polishing(epoch) else delete_bursts(target, config.burst, generator),
             target,
             generator,
-            config.temperature(progress.step / self.per_epoch),
+            config.temperature(epoch + progress.position / self.plan[epoch]),
         )
         norm = torch.tensor(math.nan)
         if problem is None:
@@ -328,7 +339,7 @@ class Trainer:
         progress.streak += 1
         progress.rate_scale *= 0.5
         self._restore_state(self.good)
-        where = f"At step {progress.step} (epoch {progress.step // self.per_epoch}) {problem}."
+        where = f"At step {progress.step} (epoch {progress.epoch}) {problem}."
         if progress.streak > self.config.most_failures:
             rate = progress.rate_scale * self.config.learning_rate
             raise TrainingError(
@@ -344,7 +355,8 @@ class Trainer:
 
     def _finish_epoch(self) -> dict[str, Any]:
         progress, config = self.progress, self.config
-        epoch = progress.step // self.per_epoch
+        progress.epoch, progress.position = progress.epoch + 1, 0
+        epoch = progress.epoch
         validation = self._validate()
         record = Epoch(
             epoch=epoch,
@@ -419,7 +431,7 @@ class Trainer:
         """Everything that decides the numbers of a run, as text."""
         config = {name: repr(value) for name, value in asdict(self.config).items()}
         objective = {f"objective.{n}": repr(v) for n, v in vars(self.objective.config).items()}
-        data = {"data": repr(self.data), "validation": repr(self.validation)}
+        data = {"data": repr(self.whole), "validation": repr(self.validation)}
         return {**config, **objective, **data, "seed": repr(self.seed)}
 
     def _save(self) -> None:
