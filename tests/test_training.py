@@ -232,7 +232,10 @@ def test_validation_hides_steps_and_works_on_incomplete_data():
 
 
 def test_long_sequences_are_cut_into_segments():
-    config = TrainingConfig(epochs=4, batch_size=2, segment=2, polish=0.25)
+    config = TrainingConfig(epochs=4, batch_size=2, segment=2, segment_until=0.75, polish=0.0)
+    assert make(config=TrainingConfig(epochs=4, batch_size=2, segment=2, polish=0.25)).plan == (
+        make(config=config).plan
+    )
     trainer = make(config=config)
     assert trainer.pieces.lengths.max() == 2
     assert trainer.pieces.rows == DATA.rows
@@ -245,14 +248,20 @@ def test_long_sequences_are_cut_into_segments():
 
 def test_the_target_stays_complete_when_inputs_are_deleted():
     """With everything deleted from the input, the data are still scored."""
-    trainer = make(config=TrainingConfig(epochs=1, batch_size=5, burst=1.0))
+    trainer = make(config=TrainingConfig(epochs=1, batch_size=5, burst=1.0, polish=0.0))
     (epoch,) = trainer.run()
     assert all(value > 0 for name, value in epoch.terms.items() if name.startswith("nll/"))
 
 
 def test_schedules():
     config = TrainingConfig(
-        epochs=10, learning_rate=1.0, warmup=0.1, final_rate=0.1, anneal=0.5, filter_until=0.8
+        epochs=10,
+        learning_rate=1.0,
+        warmup=0.1,
+        final_rate=0.1,
+        anneal=0.5,
+        filter_until=0.8,
+        polish=0.1,
     )
     rates = [config.rate(step, 100) for step in range(100)]
     assert rates[0] == pytest.approx(0.1, rel=0.01)
@@ -261,6 +270,7 @@ def test_schedules():
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert [config.temperature(e).beta for e in (0, 2.5, 5, 9)] == [0.0, 0.5, 1.0, 1.0]
     assert [config.temperature(e).filter_scale for e in (0, 4, 8, 9)] == [1.0, 0.5, 0.0, 0.0]
+    assert [TrainingConfig(epochs=10).temperature(e).filter_scale for e in (7.9, 8)] == [1.0, 0.0]
     assert TrainingConfig(anneal=0.0).temperature(0).beta == 1.0
 
 

@@ -30,6 +30,8 @@ from weft.training import Epoch, Trainer, TrainingConfig
 __all__ = ["MDMM", "Inference", "NotFittedError", "Posterior", "Sampled", "load"]
 
 Data = Sequences | Mapping[str, Any]
+FIT = ObjectiveConfig(filter_weight=0.2, smooth_weight=0.8, particles=Cubature())
+"""What `MDMM.fit` minimises by default; ``ObjectiveConfig()`` is the paper's."""
 ROWS = 40_000
 """Trajectories times sequences walked at once; bounds the memory of a step."""
 
@@ -124,7 +126,7 @@ class MDMM:
         *,
         validation: Data | None = None,
         training: TrainingConfig = TrainingConfig(),
-        objective: ObjectiveConfig = ObjectiveConfig(particles=Cubature()),
+        objective: ObjectiveConfig = FIT,
         seed: int = 0,
         directory: str | Path | None = None,
         resume: bool = False,
@@ -137,6 +139,7 @@ class MDMM:
         data, validation : Sequences or mapping of arrays
             With validation data, the state that does best on them is kept.
         training, objective : TrainingConfig, ObjectiveConfig
+            How to train, and what on; the objective's defaults here are `FIT`, not the paper's.
         seed : int
             Same seed, same machine: same weights.
         directory : path, optional

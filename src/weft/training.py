@@ -57,7 +57,8 @@ class TrainingConfig:
         Share of the epochs after which the filtering part of the loss is gone, falling linearly
         from the start. Not given: it stays.
     polish : float
-        Share of the epochs, at the end, that train the smoothing bound alone on undeleted input.
+        Share of the epochs, at the end, that train the smoothing bound alone on undeleted, whole
+        sequences.
         Deletion and the filtering part teach robust dynamics but bias the noise upward; polishing
         removes that bias.
     clip : float
@@ -65,8 +66,9 @@ class TrainingConfig:
     burst : float
         Share of each sequence deleted from the input, in one run per modality. The target stays.
     segment : int, optional
-        Train on pieces of this many steps, which is faster in every way; polishing epochs see
-        whole sequences.
+        Train on pieces of this many steps, which learns local dynamics in a fraction of the time.
+    segment_until : float
+        Share of the epochs after which whole sequences take over.
     bucket : bool
         Put sequences of similar length into one batch.
     patience : int, optional
@@ -86,12 +88,13 @@ class TrainingConfig:
     weight_decay: float = 1e-4
     warmup: float = 0.02
     final_rate: float = 0.02
-    anneal: float = 0.2
+    anneal: float = 0.05
     filter_until: float | None = None
-    polish: float = 0.0
+    polish: float = 0.2
     clip: float = 5.0
     burst: float = 0.1
     segment: int | None = None
+    segment_until: float = 1.0
     bucket: bool = True
     patience: int | None = None
     hide: float = 0.25
@@ -252,7 +255,8 @@ class Trainer:
     # One step
 
     def _source(self, epoch: int) -> Sequences:
-        return self.whole if self.config.polishing(epoch) else self.pieces
+        cut = epoch < self.config.segment_until * self.config.epochs
+        return self.pieces if cut and not self.config.polishing(epoch) else self.whole
 
     def _step(self) -> Loss:
         progress, config, epoch = self.progress, self.config, self.progress.epoch
