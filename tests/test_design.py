@@ -6,7 +6,7 @@ from pathlib import Path
 import weft
 
 LAYERS = [
-    ["columns", "randomness", "persistence", "monitoring"],
+    ["batch", "columns", "randomness", "persistence", "monitoring"],
     ["reading"],
     ["sequences"],
     ["corruption", "datasets"],
@@ -17,7 +17,8 @@ LAYERS = [
     ["model", "scaling"],
     ["inference"],
     ["objective", "prediction", "records"],
-    ["training", "plots"],
+    ["bookkeeping", "schedules", "results", "plots"],
+    ["training"],
     ["estimator"],
     ["experiments"],
     ["demo"],

@@ -1,7 +1,8 @@
 """Incomplete multimodal time series, woven into one latent state."""
 
+from weft.batch import Batch
 from weft.columns import DataError
-from weft.estimator import MDMM, Inference, NotFittedError, Posterior, Sampled, load
+from weft.estimator import MDMM, NotFittedError, load
 from weft.gaussian import Gaussian, ImproperGaussianError
 from weft.inference.bfvi import BFVI
 from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson, StudentT
@@ -11,8 +12,10 @@ from weft.objective import ObjectiveConfig
 from weft.particles import Antithetic, Cubature, MonteCarlo, Particles
 from weft.persistence import FileError
 from weft.prediction import Prediction
-from weft.sequences import Batch, Sequences
-from weft.training import TrainingConfig, TrainingError
+from weft.results import Inference, Posterior, Sampled
+from weft.schedules import TrainingConfig
+from weft.sequences import Sequences
+from weft.training import TrainingError
 
 __version__ = "0.1.0"
 

@@ -19,7 +19,7 @@ from weft.modality import Modality
 from weft.monitoring import progress_bar
 from weft.plots import plot_spirals
 from weft.randomness import stream
-from weft.training import TrainingConfig
+from weft.schedules import TrainingConfig
 
 __all__ = ["main"]
 

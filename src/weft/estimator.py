@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 
+from weft.batch import Batch
+from weft.bookkeeping import Epoch
 from weft.columns import Array, Column, DataError
 from weft.gaussian import Gaussian
 from weft.inference import recursions
@@ -20,14 +21,23 @@ from weft.modality import Modality
 from weft.monitoring import progress_bar
 from weft.objective import Loss, ObjectiveConfig
 from weft.particles import Cubature, Particles
-from weft.prediction import Marginals, Paths, Prediction, Simulator, Window
+from weft.prediction import (
+    Marginals,
+    Paths,
+    Prediction,
+    Simulator,
+    Window,
+    importance_bound,
+)
 from weft.randomness import stream
 from weft.records import read_model, write_model
+from weft.results import Inference, Posterior, Sampled
 from weft.scaling import Scaling
-from weft.sequences import Batch, Sequences
-from weft.training import Epoch, Trainer, TrainingConfig
+from weft.schedules import TrainingConfig
+from weft.sequences import Sequences
+from weft.training import Trainer
 
-__all__ = ["MDMM", "Inference", "NotFittedError", "Posterior", "Sampled", "load"]
+__all__ = ["FIT", "MDMM", "NotFittedError", "load"]
 
 Data = Sequences | Mapping[str, Any]
 FIT = ObjectiveConfig(filter_weight=0.2, smooth_weight=0.8, particles=Cubature())
@@ -38,36 +48,6 @@ ROWS = 40_000
 
 class NotFittedError(RuntimeError):
     """A verb was called before `MDMM.fit`."""
-
-
-@dataclass(frozen=True, eq=False)
-class Posterior:
-    """Latent mean and standard deviation, ``(sequence, time, latent)``, NaN beyond the ends."""
-
-    mean: Array
-    std: Array
-
-
-@dataclass(frozen=True, eq=False)
-class Inference:
-    """A posterior over states and, by name, what it predicts for every modality."""
-
-    posterior: Posterior
-    predictions: dict[str, Prediction]
-
-    def __getitem__(self, name: str) -> Prediction:
-        return self.predictions[name]
-
-
-@dataclass(frozen=True, eq=False)
-class Sampled:
-    """Latent trajectories ``(sample, sequence, time, latent)`` and what they predict."""
-
-    latents: Array
-    predictions: dict[str, Prediction]
-
-    def __getitem__(self, name: str) -> Prediction:
-        return self.predictions[name]
 
 
 class MDMM:
@@ -311,34 +291,12 @@ class MDMM:
 
     @torch.no_grad()
     def score_sequences(self, data: Data, *, samples: int = 100, seed: int = 0) -> Array:
-        r"""Importance-weighted bound on ``log p(x)`` of every sequence.
-
-        .. math::
-            \log \frac1K \sum_k \prod_t
-            \frac{p(x_t | z_t^k)\, p(z_t^k | z_{t-1}^k)}{q(z_t^k | z_{t-1}^k, x_{t:T})}
-        """
+        """Bound ``log p(x)`` of every sequence from below; see `importance_bound`."""
         source = self._prepare(data)
-        model = self.module.model
         bounds = np.zeros(len(source))
         for paths in self._paths(source, samples, seed):
-            batch = self._batch(source, paths.window.index)
-            weights = torch.zeros(samples, len(batch.lengths), dtype=torch.float64)
-            like = paths.factors.precision
-            generator = stream(seed, int(paths.window.index[0]), 2)
-            noise = (
-                torch.randn((samples, *like.shape[1:]), generator=generator, dtype=like.dtype)
-                for _ in range(len(like))
-            )
-            walk = recursions.walk(model, paths.factors, paths.future, noise)
-            for t, step in enumerate(walk):
-                z = step.latents
-                gain = (step.prior.log_prob(z) - step.posterior.log_prob(z))[:, 0]
-                for name in model.names:
-                    value, seen = batch.values[name][t], batch.observed[name][t]
-                    gain = gain + model.log_prob(name, z[:, 0], value, seen)
-                weights += torch.where(batch.valid[t], gain, 0.0).double()
-            bound = torch.logsumexp(weights, 0) - math.log(samples)
-            bounds[paths.window.index] = bound.numpy()
+            index = paths.window.index
+            bounds[index] = importance_bound(paths, self._batch(source, index), samples, seed)
         return bounds - self._fitted().log_volume(source)
 
     # Files

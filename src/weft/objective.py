@@ -24,12 +24,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from weft.batch import Batch
 from weft.gaussian import Gaussian
 from weft.inference import recursions
 from weft.inference.bfvi import BFVI, fuse_subsets
 from weft.inference.recursions import Trajectories
 from weft.particles import MonteCarlo, Particles
-from weft.sequences import Batch
 
 __all__ = ["Loss", "Objective", "ObjectiveConfig", "Temperature"]
 

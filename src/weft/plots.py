@@ -30,8 +30,11 @@ def plot_spirals(
     ``columns`` holds a title, the data given and the predictions of each task; ``rows`` the
     positions of the sequences to show.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+    except ImportError as error:
+        raise ImportError("Pictures need matplotlib: pip install 'weft[plot]'.") from error
 
     figure = Figure(figsize=(2.6 * len(columns), 2.6 * len(rows) + 0.7), layout="constrained")
     axes = figure.subplots(len(rows), len(columns), squeeze=False, sharex=True, sharey=True)

@@ -7,6 +7,7 @@ asked later without having been stored.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch
 import torch.distributions as D
 from torch import Tensor
 
+from weft.batch import Batch
 from weft.columns import Array
 from weft.gaussian import Gaussian
 from weft.inference.recursions import walk
@@ -25,7 +27,7 @@ from weft.model import MarkovModel
 from weft.randomness import stream
 from weft.scaling import Scale
 
-__all__ = ["Marginals", "Paths", "Prediction", "Simulator", "Window"]
+__all__ = ["Marginals", "Paths", "Prediction", "Simulator", "Window", "importance_bound"]
 
 EMISSIONS = 5
 """Values drawn per trajectory where quantiles are wanted."""
@@ -50,6 +52,12 @@ class Simulator(ABC):
         """Yield states ``(trajectory, batch, latent)`` for each step."""
 
 
+def _noise(like: Tensor, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Standard-normal numbers ``(count, …)`` for each entry of the first axis of ``like``."""
+    for step in like:
+        yield torch.randn((count, *step.shape), generator=generator, dtype=like.dtype)
+
+
 @dataclass(frozen=True, eq=False)
 class Paths(Simulator):
     """Joint trajectories through the conditional smoothing posteriors.
@@ -66,13 +74,8 @@ class Paths(Simulator):
     def states(self, count: int, seed: int) -> Iterator[Tensor]:
         """Walk ``count`` trajectories forward."""
         count = count if self.spread else 1
-        like = self.factors.precision
         generator = stream(seed, int(self.window.index[0]))
-        noise = (
-            self.spread
-            * torch.randn((count, *like.shape[1:]), generator=generator, dtype=like.dtype)
-            for _ in range(len(like))
-        )
+        noise = (self.spread * n for n in _noise(self.factors.precision, count, generator))
         for step in walk(self.model, self.factors, self.future, noise):
             yield step.latents[:, 0]
 
@@ -89,6 +92,28 @@ class Marginals(Simulator):
         generator = stream(seed, int(self.window.index[0]))
         for step in self.posterior.unbind():
             yield step.sample(generator, count)[:, 0]
+
+
+@torch.no_grad()
+def importance_bound(paths: Paths, batch: Batch, count: int, seed: int) -> Array:
+    r"""Bound ``log p(x)`` of every sequence of a batch, with its trajectories as proposals.
+
+    .. math::
+        \log \frac1K \sum_k \prod_t
+        \frac{p(x_t | z_t^k)\, p(z_t^k | z_{t-1}^k)}{q(z_t^k | z_{t-1}^k, x_{t:T})}
+    """
+    model = paths.model
+    weights = torch.zeros(count, len(batch.lengths), dtype=torch.float64)
+    noise = _noise(paths.factors.precision, count, stream(seed, int(paths.window.index[0]), 2))
+    for t, step in enumerate(walk(model, paths.factors, paths.future, noise)):
+        z = step.latents
+        gain = (step.prior.log_prob(z) - step.posterior.log_prob(z))[:, 0]
+        for name in model.names:
+            value, seen = batch.values[name][t], batch.observed[name][t]
+            gain = gain + model.log_prob(name, z[:, 0], value, seen)
+        weights += torch.where(batch.valid[t], gain, 0.0).double()
+    bound: Array = (torch.logsumexp(weights, 0) - math.log(count)).numpy()
+    return bound
 
 
 class Prediction:

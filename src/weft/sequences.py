@@ -1,4 +1,4 @@
-"""Incomplete multimodal sequences, and batches of them.
+"""Incomplete multimodal sequences.
 
 Missing data come at four levels: single entries of a vector, whole steps, whole modalities, and
 ragged ends. All four are the same thing here: a mask that is false. `Sequences` live in NumPy with
@@ -15,52 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.batch import Batch
 from weft.columns import ANYTHING, Array, Column, DataError, Field, listing
 from weft.reading import read_arrays
 
-__all__ = ["Batch", "Sequences"]
+__all__ = ["Sequences"]
 
 Index: TypeAlias = SupportsIndex | slice | Sequence[int] | Array | Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Time-major tensors of several sequences, padded to the longest.
-
-    Attributes
-    ----------
-    values, observed : dict[str, Tensor]
-        ``(time, batch, *shape)`` per modality; values are zero where not observed.
-    lengths : Tensor
-        ``(batch,)`` steps of each sequence.
-    index : Tensor
-        ``(batch,)`` position of each sequence in the `Sequences` it came from.
-    """
-
-    values: dict[str, Tensor]
-    observed: dict[str, Tensor]
-    lengths: Tensor
-    index: Tensor
-
-    @property
-    def steps(self) -> int:
-        """Length of the longest sequence."""
-        return int(self.lengths.max())
-
-    @property
-    def valid(self) -> Tensor:
-        """``(time, batch)``: false on padding."""
-        clock = torch.arange(self.steps, device=self.lengths.device)
-        return clock[:, None] < self.lengths
-
-    def to(self, device: torch.device | str) -> Batch:
-        """Move all tensors to a device."""
-        return Batch(
-            {name: value.to(device) for name, value in self.values.items()},
-            {name: seen.to(device) for name, seen in self.observed.items()},
-            self.lengths.to(device),
-            self.index.to(device),
-        )
 
 
 @dataclass(frozen=True, eq=False)

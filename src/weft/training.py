@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from weft.bookkeeping import Epoch, Progress
 from weft.corruption import delete_bursts, delete_steps
 from weft.gaussian import ImproperGaussianError
 from weft.inference.bfvi import BFVI
@@ -23,9 +24,10 @@ from weft.monitoring import MetricsLog, interruptible
 from weft.objective import Loss, Objective, ObjectiveConfig, Temperature
 from weft.persistence import FileError, read_file, write_file
 from weft.randomness import stream
+from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
 
-__all__ = ["CHECKPOINT", "Epoch", "Trainer", "TrainingConfig", "TrainingError"]
+__all__ = ["CHECKPOINT", "Trainer", "TrainingError"]
 
 CHECKPOINT = "checkpoint.safetensors"
 DIVERGED = 10.0
@@ -37,136 +39,6 @@ LOGGER = logging.getLogger("weft")
 
 class TrainingError(RuntimeError):
     """Training failed again and again; the message says which term of which modality."""
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How to train.
-
-    Attributes
-    ----------
-    epochs, batch_size : int
-    learning_rate, weight_decay : float
-        Of Adam; the decay is added to the gradient, as in the paper.
-    warmup, final_rate : float
-        The rate rises linearly over the first share ``warmup`` of all steps, then falls along a
-        cosine to ``final_rate`` times its peak.
-    anneal : float
-        Share of the epochs over which β rises from 0 to 1.
-    filter_until : float, optional
-        Share of the epochs after which the filtering part of the loss is gone, falling linearly
-        from the start. Not given: it stays.
-    polish : float
-        Share of the epochs, at the end, that train the smoothing bound alone on undeleted, whole
-        sequences.
-        Deletion and the filtering part teach robust dynamics but bias the noise upward; polishing
-        removes that bias.
-    clip : float
-        Largest norm of the gradient; longer ones are scaled down.
-    burst : float
-        Share of each sequence deleted from the input, in one run per modality. The target stays.
-    segment : int, optional
-        Train on pieces of this many steps, which learns local dynamics in a fraction of the time.
-    segment_until : float
-        Share of the epochs after which whole sequences take over.
-    bucket : bool
-        Put sequences of similar length into one batch.
-    patience : int, optional
-        Stop after so many epochs without a better validation loss, counted once β is 1.
-    hide : float
-        Share of the validation steps hidden from inference and scored like the others, so that
-        validation measures imputation even where no complete data exist.
-    most_failures : int
-        Failures (a loss or gradient that is not finite, or a loss far above the first) without an
-        epoch free of them before training gives up. Each one goes back to the last good state at
-        half the rate.
-    """
-
-    epochs: int = 100
-    batch_size: int = 100
-    learning_rate: float = 0.01
-    weight_decay: float = 1e-4
-    warmup: float = 0.02
-    final_rate: float = 0.02
-    anneal: float = 0.05
-    filter_until: float | None = None
-    polish: float = 0.2
-    clip: float = 5.0
-    burst: float = 0.1
-    segment: int | None = None
-    segment_until: float = 1.0
-    bucket: bool = True
-    patience: int | None = None
-    hide: float = 0.25
-    most_failures: int = 10
-
-    def rate(self, step: int, steps: int) -> float:
-        """Learning rate of a step out of so many."""
-        rising = (step + 1) / max(1.0, self.warmup * steps)
-        falling = 0.5 * (1 + math.cos(math.pi * step / steps))
-        share = self.final_rate + (1 - self.final_rate) * falling
-        return self.learning_rate * min(1.0, rising) * share
-
-    def temperature(self, epoch: float) -> Temperature:
-        """Schedule of β and of the filtering part at a (fractional) epoch."""
-        beta = min(1.0, epoch / (self.anneal * self.epochs)) if self.anneal else 1.0
-        share = 1.0
-        if self.filter_until is not None:
-            share = max(0.0, 1 - epoch / (self.filter_until * self.epochs))
-        return Temperature(beta, 0.0 if self.polishing(epoch) else share)
-
-    def polishing(self, epoch: float) -> bool:
-        """Whether an epoch belongs to the last ones, without deletion and filtering part."""
-        return epoch >= (1 - self.polish) * self.epochs
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch measured: means over its steps, per real time step."""
-
-    epoch: int
-    step: int
-    loss: float
-    validation: float | None
-    beta: float
-    rate: float
-    gradient: float
-    failures: int
-    terms: dict[str, float]
-
-
-@dataclass
-class Progress:
-    """Where training stands, in plain values that a checkpoint can hold."""
-
-    step: int = 0
-    epoch: int = 0
-    position: int = 0  # within the epoch
-    rate_scale: float = 1.0
-    first_loss: float | None = None
-    failures: int = 0  # in this epoch
-    streak: int = 0  # since the last epoch without any
-    best: float | None = None
-    stale: int = 0
-    stopped: bool = False
-    sums: dict[str, float] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, loss: Loss, gradient: float) -> None:
-        """Count one step towards the means of its epoch."""
-        numbers = {"count": 1.0, "loss": loss.total.item(), "gradient": gradient}
-        numbers |= {f"terms/{name}": float(term) for name, term in loss.terms.items()}
-        for name, number in numbers.items():
-            self.sums[name] = self.sums.get(name, 0.0) + number
-
-    def means(self) -> dict[str, Any]:
-        """Close the epoch's means."""
-        count = self.sums.pop("count", math.nan)
-        means = {name: total / count for name, total in self.sums.items()}
-        self.sums = {}
-        terms = {n.removeprefix("terms/"): v for n, v in means.items() if n.startswith("terms/")}
-        loss, gradient = means.get("loss", math.nan), means.get("gradient", math.nan)
-        return {"loss": loss, "gradient": gradient, "terms": terms}
 
 
 class Trainer:

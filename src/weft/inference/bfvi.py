@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
+from weft.batch import Batch
 from weft.gaussian import Gaussian
 from weft.inference import recursions
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
@@ -14,7 +15,7 @@ from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.networks import GaussianHead
 from weft.particles import Cubature, MonteCarlo, Particles
-from weft.sequences import Batch, Sequences
+from weft.sequences import Sequences
 
 __all__ = ["BFVI", "Encoder", "fuse_subsets"]
 

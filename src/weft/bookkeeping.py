@@ -1,0 +1,60 @@
+"""What training remembers of itself: where it stands and what it measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.objective import Loss
+
+__all__ = ["Epoch", "Progress"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch measured: means over its steps, per real time step."""
+
+    epoch: int
+    step: int
+    loss: float
+    validation: float | None
+    beta: float
+    rate: float
+    gradient: float
+    failures: int
+    terms: dict[str, float]
+
+
+@dataclass
+class Progress:
+    """Where training stands, in plain values that a checkpoint can hold."""
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0  # within the epoch
+    rate_scale: float = 1.0
+    first_loss: float | None = None
+    failures: int = 0  # in this epoch
+    streak: int = 0  # since the last epoch without any
+    best: float | None = None
+    stale: int = 0
+    stopped: bool = False
+    sums: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, loss: Loss, gradient: float) -> None:
+        """Count one step towards the means of its epoch."""
+        numbers = {"count": 1.0, "loss": loss.total.item(), "gradient": gradient}
+        numbers |= {f"terms/{name}": float(term) for name, term in loss.terms.items()}
+        for name, number in numbers.items():
+            self.sums[name] = self.sums.get(name, 0.0) + number
+
+    def means(self) -> dict[str, Any]:
+        """Close the epoch's means."""
+        count = self.sums.pop("count", math.nan)
+        means = {name: total / count for name, total in self.sums.items()}
+        self.sums = {}
+        terms = {n.removeprefix("terms/"): v for n, v in means.items() if n.startswith("terms/")}
+        loss, gradient = means.get("loss", math.nan), means.get("gradient", math.nan)
+        return {"loss": loss, "gradient": gradient, "terms": terms}

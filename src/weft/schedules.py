@@ -1,0 +1,91 @@
+"""How training goes: its settings and what they say about each step and epoch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from weft.objective import Temperature
+
+__all__ = ["TrainingConfig"]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train.
+
+    Attributes
+    ----------
+    epochs, batch_size : int
+    learning_rate, weight_decay : float
+        Of Adam; the decay is added to the gradient, as in the paper.
+    warmup, final_rate : float
+        The rate rises linearly over the first share ``warmup`` of all steps, then falls along a
+        cosine to ``final_rate`` times its peak.
+    anneal : float
+        Share of the epochs over which β rises from 0 to 1.
+    filter_until : float, optional
+        Share of the epochs after which the filtering part of the loss is gone, falling linearly
+        from the start. Not given: it stays.
+    polish : float
+        Share of the epochs, at the end, that train the smoothing bound alone on undeleted, whole
+        sequences.
+        Deletion and the filtering part teach robust dynamics but bias the noise upward; polishing
+        removes that bias.
+    clip : float
+        Largest norm of the gradient; longer ones are scaled down.
+    burst : float
+        Share of each sequence deleted from the input, in one run per modality. The target stays.
+    segment : int, optional
+        Train on pieces of this many steps, which learns local dynamics in a fraction of the time.
+    segment_until : float
+        Share of the epochs after which whole sequences take over.
+    bucket : bool
+        Put sequences of similar length into one batch.
+    patience : int, optional
+        Stop after so many epochs without a better validation loss, counted once β is 1.
+    hide : float
+        Share of the validation steps hidden from inference and scored like the others, so that
+        validation measures imputation even where no complete data exist.
+    most_failures : int
+        Failures (a loss or gradient that is not finite, or a loss far above the first) without an
+        epoch free of them before training gives up. Each one goes back to the last good state at
+        half the rate.
+    """
+
+    epochs: int = 100
+    batch_size: int = 100
+    learning_rate: float = 0.01
+    weight_decay: float = 1e-4
+    warmup: float = 0.02
+    final_rate: float = 0.02
+    anneal: float = 0.05
+    filter_until: float | None = None
+    polish: float = 0.2
+    clip: float = 5.0
+    burst: float = 0.1
+    segment: int | None = None
+    segment_until: float = 1.0
+    bucket: bool = True
+    patience: int | None = None
+    hide: float = 0.25
+    most_failures: int = 10
+
+    def rate(self, step: int, steps: int) -> float:
+        """Learning rate of a step out of so many."""
+        rising = (step + 1) / max(1.0, self.warmup * steps)
+        falling = 0.5 * (1 + math.cos(math.pi * step / steps))
+        share = self.final_rate + (1 - self.final_rate) * falling
+        return self.learning_rate * min(1.0, rising) * share
+
+    def temperature(self, epoch: float) -> Temperature:
+        """Schedule of β and of the filtering part at a (fractional) epoch."""
+        beta = min(1.0, epoch / (self.anneal * self.epochs)) if self.anneal else 1.0
+        share = 1.0
+        if self.filter_until is not None:
+            share = max(0.0, 1 - epoch / (self.filter_until * self.epochs))
+        return Temperature(beta, 0.0 if self.polishing(epoch) else share)
+
+    def polishing(self, epoch: float) -> bool:
+        """Whether an epoch belongs to the last ones, without deletion and filtering part."""
+        return epoch >= (1 - self.polish) * self.epochs
