@@ -1,6 +1,7 @@
 """One fitted model does every task, in the user's units."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -20,6 +21,7 @@ from weft import (
     Sequences,
     TrainingConfig,
 )
+from weft.training import Trainer
 
 LENGTHS = [12, 7, 15, 10, 9, 14, 12, 11]
 QUICK = TrainingConfig(epochs=8, batch_size=4, learning_rate=0.02)
@@ -67,12 +69,12 @@ def beyond_end():
     return np.arange(max(LENGTHS))[None, :] >= np.array(LENGTHS)[:, None]
 
 
-@pytest.mark.parametrize("verb", ["filter", "backward", "smooth"])
+@pytest.mark.parametrize("verb", ["forward", "backward", "smooth"])
 def test_inference_gives_a_posterior_and_a_prediction_per_modality(model, verb):
     if verb == "smooth":
         found = model.smooth(DATA, samples=20)
     else:
-        found = model.filter(DATA, backward=verb == "backward", samples=20)
+        found = model.filter(DATA, direction=verb, samples=20)
     assert found.posterior.mean.shape == (8, 15, 4)
     assert (np.isnan(found.posterior.mean).all(-1) == beyond_end()).all()
     assert (found.posterior.std[~beyond_end()] > 0).all()
@@ -257,6 +259,37 @@ def test_a_fit_starts_from_scratch_and_repeats():
         assert torch.equal(old, new)
 
 
+def test_a_refused_fit_leaves_the_model_as_it_was(tmp_path):
+    model = MDMM(declare(), 2, 4).fit(DATA, training=QUICK, progress=False)
+    before = model.score(DATA)
+    with pytest.raises(FileNotFoundError):
+        model.fit(DATA, directory=tmp_path, resume=True, progress=False)
+    with pytest.raises(DataError):
+        model.fit({"sound": [[1.0]]}, progress=False)
+    assert model.score(DATA) == before
+
+
+def test_an_interrupted_fit_can_be_used_and_resumed(tmp_path, monkeypatch):
+    """Ctrl-C in the middle: the model answers, and the resumed fit equals a whole one."""
+    whole = MDMM(declare(), 2, 4).fit(DATA, training=QUICK, progress=False)
+    finish, calls = Trainer._finish_epoch, []
+
+    def interrupt(trainer):
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return finish(trainer)
+
+    monkeypatch.setattr(Trainer, "_finish_epoch", interrupt)
+    model = MDMM(declare(), 2, 4)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(DATA, training=QUICK, directory=tmp_path, progress=False)
+    assert len(model.history) == 3
+    model.impute(DATA, samples=2)
+    model.fit(DATA, training=QUICK, directory=tmp_path, resume=True, progress=False)
+    assert model.score(DATA) == whole.score(DATA)
+
+
 def test_plain_arrays_are_as_good_as_sequences(model):
     arrays = {name: DATA.arrays(name) for name in ("wave", "count", "switch", "label")}
     np.testing.assert_array_equal(
@@ -324,6 +357,7 @@ def test_an_unfitted_model_says_so(call):
     ("call", "error", "message"),
     [
         (lambda m: m.smooth({"sound": [[1.0]]}), DataError, "'sound', which is unknown"),
+        (lambda m: m.filter(DATA, direction="up"), ValueError, "not 'up'"),
         (lambda m: m.forecast(DATA, 0), DataError, "At least one step"),
         (lambda m: m.smooth(DATA)["label"].mean, ValueError, "categorical and has no mean"),
         (lambda m: m.smooth(DATA)["label"].quantile(0.5), ValueError, "has no quantiles"),

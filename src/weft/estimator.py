@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from weft.results import Inference, Posterior, Sampled
 from weft.scaling import Scaling
 from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
-from weft.training import Trainer
+from weft.training import Trainer, TrainingError
 
 __all__ = ["FIT", "MDMM", "NotFittedError", "load"]
 
@@ -149,21 +149,35 @@ class MDMM:
                 watch=watch,
             )
             try:
-                self.history = trainer.run(resume=resume)
-            finally:  # an interrupted fit leaves a model that can be used
-                self._module, self._scaling = module.eval(), scaling
+                trainer.run(resume=resume)
+            except (KeyboardInterrupt, TrainingError):  # what was learned so far can be used
+                self._adopt(trainer, scaling)
+                raise
+        self._adopt(trainer, scaling)
         return self
+
+    def _adopt(self, trainer: Trainer, scaling: Scaling) -> None:
+        self._module, self._scaling = trainer.module.eval(), scaling
+        self.history = trainer.history
 
     # Inference
 
     @torch.no_grad()
     def filter(
-        self, data: Data, *, backward: bool = False, samples: int = 100, seed: int = 0
+        self,
+        data: Data,
+        *,
+        direction: Literal["forward", "backward"] = "forward",
+        samples: int = 100,
+        seed: int = 0,
     ) -> Inference:
-        """Infer each state from the past and present, or ``backward`` from present and future."""
+        """Infer each state from past and present, or (``backward``) from present and future."""
+        runs = {"forward": recursions.forward_filter, "backward": recursions.backward_filter}
+        if direction not in runs:
+            raise ValueError(f"A filter runs 'forward' or 'backward', not {direction!r}.")
 
         def posterior(factors: Gaussian, generator: torch.Generator) -> Gaussian:
-            run = recursions.backward_filter if backward else recursions.forward_filter
+            run = runs[direction]
             return run(self.module.model, factors, self.particles, generator).posterior
 
         source = self._prepare(data)
