@@ -176,7 +176,7 @@ def test_wide_messages_are_tempered_marked_and_proper():
 
 def test_wild_networks_do_get_tempered():
     """The floor is not a dead branch: networks that scatter particles need it."""
-    module = random_module(3, scale=10.0)
-    found = module.smooth(module.batch(random_data(3, lengths=(20,))))
+    module = random_module(2, scale=3.0)
+    found = module.smooth(module.batch(random_data(2, lengths=(20,), missing=0.6)))
     assert found.tempered.any()
     assert found.posterior.is_proper.all()

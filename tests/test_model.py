@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from weft import BFVI, Modality, Poisson, Sequences
+from weft.model import REACH
 from weft.networks import GatedTransition
 
 
@@ -48,6 +49,20 @@ def test_a_transition_is_never_less_precise_than_the_prior():
     z = 100 * torch.randn(1000, 4)
     for step in (model.step_forward, model.step_backward):
         assert (step(z).precision >= model.prior().precision).all()
+
+
+def test_no_chain_escapes_however_its_transition_grows():
+    """A linear path that doubles every state, followed for 2,000 steps, stays near the prior."""
+    model = BFVI([Modality("x")], latent=3, hidden=4).model
+    with torch.no_grad():
+        model.forward_factor.linear.weight.mul_(2.0)
+        z = torch.ones(3)
+        for _ in range(2000):
+            z = model.step_forward(z).mean
+    assert (z.abs() <= 2.5 * REACH).all()
+    inside = torch.full((3,), 0.99 * REACH)
+    exact = model.prior() * model.forward_factor(inside)
+    torch.testing.assert_close(model.step_forward(inside).mean, exact.mean)
 
 
 def test_the_prior_starts_standard():

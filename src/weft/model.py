@@ -13,7 +13,10 @@ from weft.gaussian import STD_FLOOR, Gaussian, positive_std
 from weft.modality import Modality
 from weft.networks import GatedTransition
 
-__all__ = ["MarkovModel"]
+__all__ = ["REACH", "MarkovModel"]
+
+REACH = 6.0
+"""Prior standard deviations within which transitions tell states apart."""
 
 
 class MarkovModel(nn.Module):
@@ -72,15 +75,28 @@ class MarkovModel(nn.Module):
         """State distribution ``p(z)``, ``(latent,)``, the same at every step."""
         return Gaussian.from_moments(self.prior_mean, positive_std(self.prior_spread))
 
-    def step_forward(self, z: Tensor) -> Gaussian:
-        """Distribution of the next state, ``p(z_t | z_{t-1})``, for ``(…, latent)``."""
-        factor: Gaussian = self.forward_factor(z)
-        return self.prior() * factor
+    def step_forward(self, z: Tensor, prior: Gaussian | None = None) -> Gaussian:
+        """Distribution of the next state, ``p(z_t | z_{t-1})``, for ``(…, latent)``.
 
-    def step_backward(self, z: Tensor) -> Gaussian:
+        Recursions pass the ``prior`` in, to compute it once.
+        """
+        return self._step(self.forward_factor, z, prior)
+
+    def step_backward(self, z: Tensor, prior: Gaussian | None = None) -> Gaussian:
         """Distribution of the previous state, ``p(z_t | z_{t+1})``, for ``(…, latent)``."""
-        factor: Gaussian = self.backward_factor(z)
-        return self.prior() * factor
+        return self._step(self.backward_factor, z, prior)
+
+    def _step(self, factor: nn.Module, z: Tensor, prior: Gaussian | None) -> Gaussian:
+        """Multiply the prior by the network's factor at ``z``, held within `REACH`.
+
+        A network knows nothing of states where the prior has no mass, and a linear path that grows
+        there would carry a long chain to infinity; so states beyond are treated as at the edge.
+        """
+        prior = self.prior() if prior is None else prior
+        reach = REACH * prior.std.detach()
+        centre = prior.mean.detach()
+        found: Gaussian = factor(torch.clamp(z, centre - reach, centre + reach))
+        return prior * found
 
     def decode(self, name: str, z: Tensor) -> Tensor:
         """Raw likelihood output ``(…, outputs)`` of one modality for states ``(…, latent)``."""

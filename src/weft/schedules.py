@@ -50,7 +50,7 @@ class TrainingConfig:
     most_failures : int
         Failures (a loss or gradient that is not finite, or a loss far above the first) without an
         epoch free of them before training gives up. Each one goes back to the last good state at
-        half the rate.
+        half the rate; each epoch without one doubles it again, up to the schedule's.
     """
 
     epochs: int = 100

@@ -244,7 +244,9 @@ class Trainer:
             **progress.means(),
         )
         progress.history.append(asdict(record))
-        progress.streak = 0 if progress.failures == 0 else progress.streak
+        if progress.failures == 0:  # a clean epoch wins trust back
+            progress.streak = 0
+            progress.rate_scale = min(1.0, 2 * progress.rate_scale)
         progress.failures = 0
         if validation is not None:
             self._judge(validation, settled=config.temperature(epoch).beta >= 1)

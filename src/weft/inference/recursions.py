@@ -36,7 +36,7 @@ __all__ = [
     "walk",
 ]
 
-Network = Callable[[Tensor], Gaussian]
+Transition = Callable[[Tensor, Gaussian], Gaussian]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,9 +114,7 @@ def forward_filter(
 ) -> Filtered:
     """Algorithm 1 with time reversed: ``q(z_t | x_{1:t})``."""
     noise = _no_noise(factors)
-    return _chains(
-        model.prior(), model.forward_factor, factors, particles, noise, generator
-    ).filtered
+    return _chains(model.prior(), model.step_forward, factors, particles, noise, generator).filtered
 
 
 def backward_chains(
@@ -132,7 +130,7 @@ def backward_chains(
     latent)``, draw each state from the conditional filtering posterior ``q(z_t | z_{t+1}, x_t)``.
     """
     found = _chains(
-        model.prior(), model.backward_factor, factors.flip(0), particles, noise.flip(1), generator
+        model.prior(), model.step_backward, factors.flip(0), particles, noise.flip(1), generator
     )
     filtered, paths = found.filtered, found.trajectories
     return Chains(
@@ -174,7 +172,7 @@ def smooth_forward(
     for factor, ahead, seen in rows:
         steps.append(fuse(past, factor, ahead, prior))
         swarm = steps[-1].posterior.at(particles.noise(factor.precision, generator))
-        past = (prior * model.forward_factor(swarm)).moment_match().where(seen, prior)
+        past = model.step_forward(swarm, prior).moment_match().where(seen, prior)
     return Smoothed(
         Gaussian.stack([step.posterior for step in steps]),
         torch.stack([step.tempered for step in steps]),
@@ -212,12 +210,12 @@ def walk(
         posterior = fuse(past, factor, ahead, prior).posterior
         latents = posterior.at(draw)
         yield Trajectories(latents, posterior, past)
-        past = prior * model.forward_factor(latents)
+        past = model.step_forward(latents, prior)
 
 
 def _chains(
     prior: Gaussian,
-    network: Network,
+    transition: Transition,
     factors: Gaussian,
     particles: Particles,
     noise: Tensor,
@@ -225,7 +223,7 @@ def _chains(
 ) -> Chains:
     """Filter, and draw trajectories beside it, in the order of the first axis of the factors.
 
-    Both kinds of state go through the network in one call.
+    Both kinds of state go through the transition in one call.
     """
     messages, posteriors, latents, conditionals, priors = [], [], [], [], []
     message = prior.expand(*factors.shape[1:])
@@ -238,7 +236,7 @@ def _chains(
         conditionals.append(past * factor)
         latents.append(conditionals[-1].at(draw))
         swarm = posteriors[-1].at(particles.noise(factor.precision, generator))
-        pushed = prior * network(torch.cat([swarm, latents[-1]]))
+        pushed = transition(torch.cat([swarm, latents[-1]]), prior)
         message = pushed[: len(swarm)].moment_match().where(seen, prior)
         past = pushed[len(swarm) :].where(seen, prior)
     return Chains(
