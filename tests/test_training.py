@@ -149,8 +149,10 @@ def test_a_passing_failure_is_survived_at_a_smaller_rate(caplog):
         history = trainer.run()
     (record,) = caplog.records
     assert "the loss is not finite in nll/filter/bad" in record.getMessage()
-    assert trainer.progress.rate_scale == 0.5
-    assert sum(epoch.failures for epoch in history) == 1
+    assert [epoch.failures for epoch in history] == [1, 0, 0]
+    whole = make(modalities=with_faulty_decoder(lambda call: False), data=PAIR).run()
+    shares = [mine.rate / theirs.rate for mine, theirs in zip(history, whole, strict=True)]
+    assert shares == [0.5, 0.5, 1.0]
     assert all(math.isfinite(epoch.loss) for epoch in history)
     for tensor in weights(trainer).values():
         assert tensor.isfinite().all()
@@ -244,6 +246,17 @@ def test_long_sequences_are_cut_into_segments():
     assert [epoch.step for epoch in trainer.run()] == [per_epoch * i for i in (1, 2, 3)] + [
         per_epoch * 3 + 3
     ]
+
+
+def test_polishing_scores_only_what_it_gives():
+    trainer = make(config=TrainingConfig(epochs=2, polish=0.5))
+    inputs, target = trainer._pose(DATA, torch.Generator().manual_seed(0))
+    assert target is DATA
+    assert inputs.observed_fraction("scalar") <= DATA.observed_fraction("scalar")
+    trainer.progress.epoch = 1
+    inputs, target = trainer._pose(DATA, torch.Generator().manual_seed(0))
+    assert inputs is target
+    assert target.observed_fraction("scalar") < DATA.observed_fraction("scalar")
 
 
 def test_the_target_stays_complete_when_inputs_are_deleted():

@@ -33,6 +33,9 @@ CHECKPOINT = "checkpoint.safetensors"
 DIVERGED = 10.0
 """A loss this many times its first size above its first value counts as a failure."""
 
+MOST_HIDDEN = 0.6
+"""Largest share of the steps that a polishing step leaves out."""
+
 STEP, ORDER, VALIDATION = range(3)  # keys of the random streams
 LOGGER = logging.getLogger("weft")
 
@@ -138,13 +141,9 @@ class Trainer:
         order = stream(self.seed, ORDER, epoch)
         chosen = source.groups(config.batch_size, generator=order, bucket=config.bucket)
         generator = stream(self.seed, STEP, progress.step)
-        target = source[chosen[progress.position]]
-        loss, problem = self._loss(
-            target if config.polishing(epoch) else delete_bursts(target, config.burst, generator),
-            target,
-            generator,
-            config.temperature(epoch + progress.position / self.plan[epoch]),
-        )
+        inputs, target = self._pose(source[chosen[progress.position]], generator)
+        temperature = config.temperature(epoch + progress.position / self.plan[epoch])
+        loss, problem = self._loss(inputs, target, generator, temperature)
         norm = torch.tensor(math.nan)
         if problem is None:
             self.optimizer.zero_grad()
@@ -161,6 +160,14 @@ class Trainer:
         self.optimizer.step()
         progress.add(loss, float(norm))
         return loss
+
+    def _pose(self, data: Sequences, generator: torch.Generator) -> tuple[Sequences, Sequences]:
+        """What is given and what is scored: all of it, or when polishing what is given."""
+        if not self.config.polishing(self.progress.epoch):
+            return delete_bursts(data, self.config.burst, generator), data
+        share = float(torch.rand((), generator=generator)) * MOST_HIDDEN
+        seen = delete_steps(data, share, generator)
+        return seen, seen
 
     def _loss(
         self,
