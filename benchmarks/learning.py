@@ -58,7 +58,7 @@ def linear_gaussian(missing: float) -> dict[str, float]:
     train = truth.simulate(1, [30] * 600, missing)
     clean, test = truth.simulate_pair(2, [30] * 200, missing)
     model = weft.MDMM([weft.Modality(name, 2) for name in truth.names], latent=2, hidden=32)
-    config = TrainingConfig(epochs=100, batch_size=50, polish=0.3)
+    config = TrainingConfig(epochs=100, batch_size=50)
     model.fit(train, training=config, progress=False)
 
     exact_score = sum(truth.log_likelihood(test, i) for i in range(len(test))) / test.rows

@@ -48,7 +48,7 @@ def main() -> None:
         batch_size=50,
         learning_rate=0.02,
         segment=25,
-        segment_until=2 / 3,
+        segment_until=0.5,
     )
     model.fit(train.noisy, training=config, seed=arguments.seed)
 
