@@ -58,7 +58,7 @@ def linear_gaussian(missing: float) -> dict[str, float]:
     train = truth.simulate(1, [30] * 600, missing)
     clean, test = truth.simulate_pair(2, [30] * 200, missing)
     model = weft.MDMM([weft.Modality(name, 2) for name in truth.names], latent=2, hidden=32)
-    config = TrainingConfig(epochs=100, batch_size=50)
+    config = TrainingConfig(epochs=100, batch_size=50, burst=0.0, polish=0.5)
     model.fit(train, training=config, progress=False)
 
     exact_score = sum(truth.log_likelihood(test, i) for i in range(len(test))) / test.rows
@@ -88,10 +88,13 @@ def linear_gaussian(missing: float) -> dict[str, float]:
 
 
 def stability(seed: int) -> dict[str, Any]:
-    """Fit the paper's Spirals model at its learning rate and measure reconstruction."""
+    """Fit the paper's Spirals model at its learning rate; measure reconstruction and coverage.
+
+    The spirals are others than those on which defaults were chosen (generator seed 0).
+    """
     torch.set_num_threads(1)
     started = time.monotonic()
-    spirals = make_spirals(torch.Generator().manual_seed(0))
+    spirals = make_spirals(torch.Generator().manual_seed(1))
     train, test = spirals[:600], spirals[600:]
     model = weft.MDMM([weft.Modality("x"), weft.Modality("y")], latent=5, hidden=20)
     config = TrainingConfig(epochs=60, learning_rate=0.02)
@@ -155,7 +158,7 @@ def kills(count: int = KILLS) -> dict[str, Any]:
             child = fork.Process(target=_train_tiny, args=(directory, checkpoint.exists()))
             temporary.unlink(missing_ok=True)
             child.start()
-            child.join(timeout=chance.uniform(0.05, 0.3))
+            child.join(timeout=chance.uniform(0.05, 1.5))
             while child.is_alive() and not temporary.exists():
                 child.join(timeout=1e-3)
             child.join(
@@ -176,7 +179,7 @@ def kills(count: int = KILLS) -> dict[str, Any]:
     return {  # every child resumed and came as far as its next write, or this raised
         "kills": count,
         "resumed": count,
-        "killed_in_the_middle_of_a_write": halfway,
+        "left_a_half_written_file": halfway,
         "checkpoint_readable_after": len(steps) - 1,
         "steps_in_all": steps[-1],
     }

@@ -283,7 +283,7 @@ def test_schedules():
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert [config.temperature(e).beta for e in (0, 2.5, 5, 9)] == [0.0, 0.5, 1.0, 1.0]
     assert [config.temperature(e).filter_scale for e in (0, 4, 8, 9)] == [1.0, 0.5, 0.0, 0.0]
-    assert [TrainingConfig(epochs=10).temperature(e).filter_scale for e in (6.9, 7)] == [1.0, 0.0]
+    assert [TrainingConfig(epochs=10).temperature(e).filter_scale for e in (5.9, 6)] == [1.0, 0.0]
     assert TrainingConfig(anneal=0.0).temperature(0).beta == 1.0
 
 

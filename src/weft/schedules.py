@@ -61,7 +61,7 @@ class TrainingConfig:
     final_rate: float = 0.02
     anneal: float = 0.05
     filter_until: float | None = None
-    polish: float = 0.3
+    polish: float = 0.4
     clip: float = 5.0
     burst: float = 0.1
     segment: int | None = None
