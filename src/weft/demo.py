@@ -28,7 +28,7 @@ __all__ = ["main"]
 def main() -> None:
     """Fit, infer, print a table beside the paper's, draw a figure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=36)
+    parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--train", type=int, default=600, help="number of training spirals")
     parser.add_argument("--test", type=int, default=400, help="number of test spirals")
     parser.add_argument("--seed", type=int, default=0)
