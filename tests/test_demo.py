@@ -1,5 +1,7 @@
 """The demo runs to its end, prints its table and leaves its files."""
 
+from typing import cast
+
 import numpy as np
 import torch
 
@@ -56,5 +58,6 @@ def test_the_error_is_the_squared_distance_per_step():
     class Fixed:
         mean = np.array([[[3.0], [0.0]], [[1.0], [np.nan]]])
 
-    found = squared_distance({"x": Fixed(), "y": Fixed()}, truth)  # type: ignore[dict-item]
+    fixed = cast(weft.Prediction, Fixed())
+    found = squared_distance({"x": fixed, "y": fixed}, truth)
     np.testing.assert_allclose(found, [(9 + 9 + 0 + 1) / 2, 0.0])

@@ -306,7 +306,7 @@ def test_metrics_go_to_tensorboard_where_it_is_installed(tmp_path, monkeypatch):
             written.append("closed")
 
     board = types.ModuleType("torch.utils.tensorboard")
-    board.SummaryWriter = Writer  # type: ignore[attr-defined]
+    monkeypatch.setattr(board, "SummaryWriter", Writer, raising=False)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
     found = importlib.util.find_spec
     monkeypatch.setattr(
