@@ -25,6 +25,7 @@ LAYERS = [
     ["__init__"],
 ]
 DEPTH = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}
+COMPILED = {"_scan"}
 PACKAGE = Path(weft.__file__).parent
 
 
@@ -42,7 +43,7 @@ def imported_parts(source: str) -> set[str]:
             assert node.level == 0, "imports are absolute"
             module = node.module or ""
             modules |= {f"{module}.{a.name}" for a in node.names} if module == "weft" else {module}
-    return {name.split(".")[1] for name in modules if name.startswith("weft.")}
+    return {name.split(".")[1] for name in modules if name.startswith("weft.")} - COMPILED
 
 
 def violations(sources: dict[str, str]) -> list[str]:

@@ -95,6 +95,12 @@ class Gaussian:
         """Reverse one axis."""
         return Gaussian(self.precision.flip(dim), self.information.flip(dim))
 
+    def transpose(self, one: int, other: int) -> Gaussian:
+        """Exchange two axes."""
+        return Gaussian(
+            self.precision.transpose(one, other), self.information.transpose(one, other)
+        )
+
     def detach(self) -> Gaussian:
         """Cut both parameters off the gradient."""
         return Gaussian(self.precision.detach(), self.information.detach())

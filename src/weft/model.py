@@ -75,28 +75,28 @@ class MarkovModel(nn.Module):
         """State distribution ``p(z)``, ``(latent,)``, the same at every step."""
         return Gaussian.from_moments(self.prior_mean, positive_std(self.prior_spread))
 
-    def step_forward(self, z: Tensor, prior: Gaussian | None = None) -> Gaussian:
-        """Distribution of the next state, ``p(z_t | z_{t-1})``, for ``(…, latent)``.
+    def step_forward(self, z: Tensor) -> Gaussian:
+        """Distribution of the next state, ``p(z_t | z_{t-1})``, for ``(…, latent)``."""
+        return self.step(self.forward_factor, z, self.prior())
 
-        Recursions pass the ``prior`` in, to compute it once.
-        """
-        return self._step(self.forward_factor, z, prior)
-
-    def step_backward(self, z: Tensor, prior: Gaussian | None = None) -> Gaussian:
+    def step_backward(self, z: Tensor) -> Gaussian:
         """Distribution of the previous state, ``p(z_t | z_{t+1})``, for ``(…, latent)``."""
-        return self._step(self.backward_factor, z, prior)
+        return self.step(self.backward_factor, z, self.prior())
 
-    def _step(self, factor: nn.Module, z: Tensor, prior: Gaussian | None) -> Gaussian:
-        """Multiply the prior by the network's factor at ``z``, held within `REACH`.
+    def step(self, network: nn.Module, z: Tensor, prior: Gaussian) -> Gaussian:
+        """Multiply the prior by a network's factor at ``z``, held within `bounds`."""
+        found: Gaussian = network(torch.clamp(z, *self.bounds(prior)))
+        return prior * found
+
+    def bounds(self, prior: Gaussian) -> Tensor:
+        """Lowest and highest states that transitions tell apart, ``(2, latent)``.
 
         A network knows nothing of states where the prior has no mass, and a linear path that grows
         there would carry a long chain to infinity; so states beyond are treated as at the edge.
         """
-        prior = self.prior() if prior is None else prior
         reach = REACH * prior.std.detach()
         centre = prior.mean.detach()
-        found: Gaussian = factor(torch.clamp(z, centre - reach, centre + reach))
-        return prior * found
+        return torch.stack([centre - reach, centre + reach])
 
     def decode(self, name: str, z: Tensor) -> Tensor:
         """Raw likelihood output ``(…, outputs)`` of one modality for states ``(…, latent)``."""

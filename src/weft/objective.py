@@ -85,7 +85,7 @@ class Loss:
 
 
 class Objective(nn.Module):
-    """The loss of a batch: one encode per modality, one backward and one forward scan."""
+    """The loss of a batch: one encode per modality, then scans for all subsets together."""
 
     def __init__(self, module: BFVI, config: ObjectiveConfig) -> None:
         super().__init__()
@@ -110,15 +110,12 @@ class Objective(nn.Module):
             dtype=factors.precision.dtype,
             device=factors.precision.device,
         )
-        backward = recursions.backward_chains(
-            model, factors, config.particles, noise[:1], generator
-        )
-        forward = recursions.sequence(model, factors, backward.filtered.message, noise[1:])
+        future = recursions.backward_filter(model, factors, config.particles, generator).message
+        backward = recursions.backward_sequence(model, factors, noise[:1])
+        forward = recursions.sequence(model, factors, future, noise[1:])
 
         terms: dict[str, Tensor] = {}
-        filtering = self._elbo(
-            "filter", backward.trajectories, target, members, weights, temperature, terms
-        )
+        filtering = self._elbo("filter", backward, target, members, weights, temperature, terms)
         smoothing = self._elbo("smooth", forward, target, members, weights, temperature, terms)
         terms["match"] = self._match(generator)
         total = (

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["Antithetic", "Cubature", "MonteCarlo", "Particles"]
+__all__ = ["Antithetic", "Cubature", "MonteCarlo", "Particles", "RandomParticles"]
 
 
 class Particles(ABC):
@@ -27,21 +28,35 @@ class Particles(ABC):
         """
 
 
-def _normal(count: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    if generator is None:
-        raise ValueError(
-            "Random particles need a generator: pass generator=torch.Generator().manual_seed(0), "
-            "or use Cubature(), which is deterministic."
+@dataclass(frozen=True)
+class RandomParticles(Particles):
+    """A number of random points; `mirrored` ones come in pairs."""
+
+    count: int
+    mirrored: ClassVar[bool] = False
+
+    def seed(self, generator: torch.Generator | None) -> int:
+        """Draw a seed, from which compiled code draws the points themselves."""
+        return int(torch.randint(2**62, (), generator=self._require(generator)))
+
+    def _normal(self, count: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        shape = (count, *like.shape)
+        return torch.randn(
+            shape, generator=self._require(generator), dtype=like.dtype, device=like.device
         )
-    shape = (count, *like.shape)
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+
+    def _require(self, generator: torch.Generator | None) -> torch.Generator:
+        if generator is None:
+            raise ValueError(
+                "Random particles need a generator: pass generator="
+                "torch.Generator().manual_seed(0), or use Cubature(), which is deterministic."
+            )
+        return generator
 
 
 @dataclass(frozen=True)
-class MonteCarlo(Particles):
+class MonteCarlo(RandomParticles):
     """Independent draws (the paper's choice: 25 to train, 200 to evaluate)."""
-
-    count: int
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -49,14 +64,14 @@ class MonteCarlo(Particles):
 
     def noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
         """Draw ``count`` independent points."""
-        return _normal(self.count, like, generator)
+        return self._normal(self.count, like, generator)
 
 
 @dataclass(frozen=True)
-class Antithetic(Particles):
+class Antithetic(RandomParticles):
     """Draws in mirrored pairs: the mean is exact, variances of means are halved or better."""
 
-    count: int
+    mirrored: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.count < 2 or self.count % 2:
@@ -64,7 +79,7 @@ class Antithetic(Particles):
 
     def noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
         """Draw ``count / 2`` points and mirror them."""
-        half = _normal(self.count // 2, like, generator)
+        half = self._normal(self.count // 2, like, generator)
         return torch.cat([half, -half])
 
 

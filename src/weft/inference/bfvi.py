@@ -37,8 +37,7 @@ class Encoder(nn.Module):
 
 def fuse_subsets(factors: Gaussian, members: Tensor) -> Gaussian:
     """Turn factors ``(modality, time, …)`` into those of subsets, ``(time, subset, …)``."""
-    fused = factors.subset_products(members)
-    return Gaussian(fused.precision.transpose(0, 1), fused.information.transpose(0, 1))
+    return factors.subset_products(members).transpose(0, 1)
 
 
 class BFVI(nn.Module):

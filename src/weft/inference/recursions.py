@@ -11,23 +11,24 @@ sequences need no treatment of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.gaussian import Gaussian
+from weft.inference.scan import Drawn, Given, Smoothed, fuse, scan
 from weft.model import MarkovModel
 from weft.particles import Particles
 
 __all__ = [
-    "Chains",
     "Filtered",
     "Smoothed",
     "Trajectories",
-    "backward_chains",
     "backward_filter",
+    "backward_sequence",
     "forward_filter",
     "fuse",
     "sequence",
@@ -36,7 +37,8 @@ __all__ = [
     "walk",
 ]
 
-Transition = Callable[[Tensor, Gaussian], Gaussian]
+STRETCH = 2**18
+"""Numbers per parameter that `walk` holds at once, as far as a single step allows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +54,6 @@ class Filtered:
 
 
 @dataclass(frozen=True, eq=False)
-class Smoothed:
-    """Smoothing marginals ``(time, subset, batch, latent)``.
-
-    ``tempered`` marks where the prior could not be divided out whole; see `fuse`.
-    """
-
-    posterior: Gaussian
-    tempered: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class Trajectories:
     """Joint latent sequences ``(trajectory, time, subset, batch, latent)``.
 
@@ -75,25 +66,15 @@ class Trajectories:
     prior: Gaussian
 
 
-@dataclass(frozen=True, eq=False)
-class Chains:
-    """The many-particle and the one-particle chains of one backward scan."""
-
-    filtered: Filtered
-    trajectories: Trajectories
-
-
-def fuse(past: Gaussian, present: Gaussian, future: Gaussian, prior: Gaussian) -> Smoothed:
-    r"""Combine what past, present and future say: ``past · present · future / prior^α``.
-
-    ``α = min(1, max(Λ_past, Λ_future) / Λ_prior)`` per dimension. It is 1, and the result the
-    paper's, unless *both* messages are wider than the prior; then dividing by the whole prior
-    might leave nothing normalisable, and dividing by that much of it leaves the result at least as
-    precise as the wider message. Such places are marked, not hidden.
-    """
-    share = torch.maximum(past.precision, future.precision) / prior.precision
-    posterior = past / prior ** share.clamp(max=1.0) * future * present
-    return Smoothed(posterior, share < 1 - 1e-6)
+def forward_filter(
+    model: MarkovModel,
+    factors: Gaussian,
+    particles: Particles,
+    generator: torch.Generator | None = None,
+) -> Filtered:
+    """Algorithm 1 with time reversed: ``q(z_t | x_{1:t})``."""
+    message = _filter(model, model.forward_factor, factors, particles, generator)
+    return Filtered(message, message * factors)
 
 
 def backward_filter(
@@ -103,40 +84,8 @@ def backward_filter(
     generator: torch.Generator | None = None,
 ) -> Filtered:
     """Algorithm 1: ``q(z_t | x_{t:T})``, from the last step to the first."""
-    return backward_chains(model, factors, particles, _no_noise(factors), generator).filtered
-
-
-def forward_filter(
-    model: MarkovModel,
-    factors: Gaussian,
-    particles: Particles,
-    generator: torch.Generator | None = None,
-) -> Filtered:
-    """Algorithm 1 with time reversed: ``q(z_t | x_{1:t})``."""
-    noise = _no_noise(factors)
-    return _chains(model.prior(), model.step_forward, factors, particles, noise, generator).filtered
-
-
-def backward_chains(
-    model: MarkovModel,
-    factors: Gaussian,
-    particles: Particles,
-    noise: Tensor,
-    generator: torch.Generator | None = None,
-) -> Chains:
-    """Algorithm 1 with many particles and with one, in one scan.
-
-    The one-particle chains, one for each row of ``noise`` ``(trajectory, time, subset, batch,
-    latent)``, draw each state from the conditional filtering posterior ``q(z_t | z_{t+1}, x_t)``.
-    """
-    found = _chains(
-        model.prior(), model.step_backward, factors.flip(0), particles, noise.flip(1), generator
-    )
-    filtered, paths = found.filtered, found.trajectories
-    return Chains(
-        Filtered(filtered.message.flip(0), filtered.posterior.flip(0)),
-        Trajectories(paths.latents.flip(1), paths.posterior.flip(1), paths.prior.flip(1)),
-    )
+    message = _filter(model, model.backward_factor, factors.flip(0), particles, generator).flip(0)
+    return Filtered(message, message * factors)
 
 
 def smooth(
@@ -166,17 +115,10 @@ def smooth_forward(
     ``future`` is the backward filter's message. Kept as the paper states it; prefer `smooth`.
     """
     prior = model.prior()
-    steps = []
-    past = prior.expand(*factors.shape[1:])
-    rows = zip(factors.unbind(), future.unbind(), _seen(factors).unbind(), strict=True)
-    for factor, ahead, seen in rows:
-        steps.append(fuse(past, factor, ahead, prior))
-        swarm = steps[-1].posterior.at(particles.noise(factor.precision, generator))
-        past = model.step_forward(swarm, prior).moment_match().where(seen, prior)
-    return Smoothed(
-        Gaussian.stack([step.posterior for step in steps]),
-        torch.stack([step.tempered for step in steps]),
-    )
+    noise = Drawn(particles, factors.precision, generator)
+    start = prior.expand(*factors.shape[1:])
+    past = scan(model, model.forward_factor, start, factors, future, _seen(factors), noise)[:-1]
+    return fuse(past, factors, future, prior)
 
 
 def sequence(
@@ -188,70 +130,90 @@ def sequence(
     ``(trajectory, time, subset, batch, latent)``. With zero noise every state is its posterior's
     mean: the paper's MAP recursion.
     """
-    steps = list(walk(model, factors, future, noise.unbind(1)))
-    return Trajectories(
-        torch.stack([step.latents for step in steps], 1),
-        Gaussian.stack([step.posterior for step in steps], 1),
-        Gaussian.stack([step.prior for step in steps], 1),
-    )
+    start = model.prior().expand(len(noise), *factors.shape[1:])
+    everywhere = torch.ones_like(_seen(factors))
+    return _draw(model, model.forward_factor, start, factors, future, everywhere, noise)[0]
+
+
+def backward_sequence(model: MarkovModel, factors: Gaussian, noise: Tensor) -> Trajectories:
+    """Draw trajectories from the last step to the first, through ``q(z_t | z_{t+1}, x_t)``.
+
+    They are what the filtering ELBO is an expectation over: Algorithm 1 with one particle.
+    """
+    prior = model.prior()
+    start, future = prior.expand(len(noise), *factors.shape[1:]), prior.expand(*factors.shape)
+    turned = factors.flip(0)
+    seen = _seen(turned)
+    found = _draw(model, model.backward_factor, start, turned, future, seen, noise.flip(1))[0]
+    return Trajectories(found.latents.flip(1), found.posterior.flip(1), found.prior.flip(1))
 
 
 def walk(
     model: MarkovModel, factors: Gaussian, future: Gaussian, noise: Iterable[Tensor]
 ) -> Iterator[Trajectories]:
-    """Do what `sequence` does one step at a time, keeping nothing of the steps before.
+    """Do what `sequence` does one step at a time, forgetting the steps before.
 
     ``noise`` gives ``(trajectory, subset, batch, latent)`` for each step, and so have the results.
     """
-    prior = model.prior()
+    draws = iter(noise)
     past = None
-    for factor, ahead, draw in zip(factors.unbind(), future.unbind(), noise, strict=True):
-        past = prior.expand(*draw.shape) if past is None else past
-        posterior = fuse(past, factor, ahead, prior).posterior
-        latents = posterior.at(draw)
-        yield Trajectories(latents, posterior, past)
-        past = model.step_forward(latents, prior)
+    first = 0
+    while first < len(factors.precision):
+        stretch = [next(draws)]
+        stretch += islice(draws, max(STRETCH // stretch[0].numel(), 1) - 1)
+        here = slice(first, first + len(stretch))
+        first = here.stop
+        if past is None:
+            past = model.prior().expand(*stretch[0].shape)
+        everywhere = torch.ones_like(_seen(factors[here]))
+        found, past = _draw(
+            model,
+            model.forward_factor,
+            past,
+            factors[here],
+            future[here],
+            everywhere,
+            torch.stack(stretch, 1),
+        )
+        for t in range(len(stretch)):
+            yield Trajectories(found.latents[:, t], found.posterior[:, t], found.prior[:, t])
 
 
-def _chains(
-    prior: Gaussian,
-    transition: Transition,
+def _filter(
+    model: MarkovModel,
+    network: nn.Module,
     factors: Gaussian,
     particles: Particles,
-    noise: Tensor,
     generator: torch.Generator | None,
-) -> Chains:
-    """Filter, and draw trajectories beside it, in the order of the first axis of the factors.
+) -> Gaussian:
+    """Messages in the order of the first axis of the factors: nothing is known of what is ahead."""
+    prior = model.prior()
+    start, future = prior.expand(*factors.shape[1:]), prior.expand(*factors.shape)
+    noise = Drawn(particles, factors.precision, generator)
+    return scan(model, network, start, factors, future, _seen(factors), noise)[:-1]
 
-    Both kinds of state go through the transition in one call.
-    """
-    messages, posteriors, latents, conditionals, priors = [], [], [], [], []
-    message = prior.expand(*factors.shape[1:])
-    past = prior.expand(len(noise), *factors.shape[1:])
-    rows = zip(factors.unbind(), _seen(factors).unbind(), noise.unbind(1), strict=True)
-    for factor, seen, draw in rows:
-        messages.append(message)
-        posteriors.append(message * factor)
-        priors.append(past)
-        conditionals.append(past * factor)
-        latents.append(conditionals[-1].at(draw))
-        swarm = posteriors[-1].at(particles.noise(factor.precision, generator))
-        pushed = transition(torch.cat([swarm, latents[-1]]), prior)
-        message = pushed[: len(swarm)].moment_match().where(seen, prior)
-        past = pushed[len(swarm) :].where(seen, prior)
-    return Chains(
-        Filtered(Gaussian.stack(messages), Gaussian.stack(posteriors)),
-        Trajectories(
-            torch.stack(latents, 1), Gaussian.stack(conditionals, 1), Gaussian.stack(priors, 1)
-        ),
+
+def _draw(
+    model: MarkovModel,
+    network: nn.Module,
+    start: Gaussian,
+    factors: Gaussian,
+    future: Gaussian,
+    seen: Tensor,
+    noise: Tensor,
+) -> tuple[Trajectories, Gaussian]:
+    """Trajectories in the order of the first axis of the factors, and the message after them."""
+    points = noise.transpose(0, 1)
+    messages = scan(model, network, start, factors, future, seen, Given(points))
+    past = messages[:-1]
+    # Each step's posterior again, for all steps at once: the scan keeps messages only.
+    posterior = fuse(past, factors[:, None], future[:, None], model.prior()).posterior
+    found = Trajectories(
+        posterior.at(points).transpose(0, 1), posterior.transpose(0, 1), past.transpose(0, 1)
     )
+    return found, messages[-1]
 
 
 def _seen(factors: Gaussian) -> Tensor:
     """Whether anything was observed up to each step: ``(time, subset, batch, 1)``."""
     return factors.is_proper.any(-1, keepdim=True).cumsum(0) > 0
-
-
-def _no_noise(factors: Gaussian) -> Tensor:
-    """Noise for no trajectories at all."""
-    return factors.precision.new_empty(0, *factors.shape)

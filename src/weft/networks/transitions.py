@@ -36,6 +36,8 @@ class GatedTransition(nn.Module):
 
     def __init__(self, latent: int, hidden: int) -> None:
         super().__init__()
+        self.latent = latent
+        self.hidden = hidden
         self.gate_hidden = nn.Linear(latent, hidden)
         self.gate = nn.Linear(hidden, latent)
         self.candidate_hidden = nn.Linear(latent, hidden)
@@ -53,6 +55,23 @@ class GatedTransition(nn.Module):
         nn.init.zeros_(self.linear.bias)
         self.spread.weight.mul_(0.1)
         nn.init.constant_(self.spread.bias, math.log(math.expm1(std - STD_FLOOR)))
+
+    @property
+    def largest(self) -> int:
+        """The larger of the two sizes."""
+        return max(self.latent, self.hidden)
+
+    def packed(self) -> Tensor:
+        """All parameters in one row, for the compiled scan.
+
+        Three layers read the state and lie together; then come gate, candidate and spread. Each
+        matrix is followed by its bias.
+        """
+        inward = (self.gate_hidden, self.candidate_hidden, self.linear)
+        parts = [layer.weight for layer in inward] + [layer.bias for layer in inward]
+        for layer in (self.gate, self.candidate, self.spread):
+            parts += [layer.weight, layer.bias]
+        return torch.cat([part.flatten() for part in parts])
 
     def forward(self, z: Tensor) -> Gaussian:
         """Map ``(…, latent)`` to a factor of the same shape."""
