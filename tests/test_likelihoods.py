@@ -1,11 +1,13 @@
 """Likelihoods are normalised, and score what was observed and nothing else."""
 
+import math
+
 import pytest
 import torch
 
-from weft import Bernoulli, Categorical, Modality, Normal, Poisson, StudentT
+from weft import Bernoulli, Categorical, Modality, Normal, Pixels, Poisson, StudentT
 
-SHAPED = [Normal(), StudentT(), StudentT(df=2.5), Bernoulli(), Poisson()]
+SHAPED = [Normal(), StudentT(), StudentT(df=2.5), Bernoulli(), Pixels(), Poisson()]
 ALL = [*SHAPED, Categorical(4)]
 
 
@@ -24,6 +26,8 @@ def values_for(likelihood, rows=5):
     shape = (rows, *shape_of(likelihood))
     if isinstance(likelihood, Categorical):
         return torch.randint(4, shape, generator=generator)
+    if isinstance(likelihood, Pixels):
+        return torch.rand(shape, generator=generator).double()
     if isinstance(likelihood, Bernoulli | Poisson):
         return torch.randint(2, shape, generator=generator).double()
     return torch.randn(shape, generator=generator).double()
@@ -42,7 +46,7 @@ def test_continuous_densities_integrate_to_one(likelihood):
 
 @pytest.mark.parametrize(
     ("likelihood", "support", "shape"),
-    [(Bernoulli(), 2, (1,)), (Poisson(), 60, (1,)), (Categorical(4), 4, ())],
+    [(Bernoulli(), 2, (1,)), (Pixels(), 2, (1,)), (Poisson(), 60, (1,)), (Categorical(4), 4, ())],
     ids=str,
 )
 def test_discrete_probabilities_sum_to_one(likelihood, support, shape):
@@ -53,6 +57,17 @@ def test_discrete_probabilities_sum_to_one(likelihood, support, shape):
     observed = torch.ones(values.shape, dtype=torch.bool)
     log_prob = likelihood.log_prob(raw.expand(support, -1), values, observed, len(shape))
     assert log_prob.exp().sum().item() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_pixels_are_scored_by_cross_entropy_below_the_continuous_bernoulli():
+    raw, value = raw_for(Pixels()), values_for(Pixels())
+    found = Pixels().distribution(raw, (2, 3))
+    p = torch.sigmoid(raw).reshape(5, 2, 3)
+    torch.testing.assert_close(found.mean, p)
+    torch.testing.assert_close(found.log_prob(value), value * p.log() + (1 - value) * (1 - p).log())
+    density = torch.distributions.ContinuousBernoulli(p).log_prob(value)
+    assert (found.log_prob(value) <= density - math.log(2)).all()
+    assert torch.equal(Pixels().point(p), p)
 
 
 @pytest.mark.parametrize("likelihood", ALL, ids=str)

@@ -5,7 +5,7 @@ from weft.columns import DataError
 from weft.estimator import MDMM, NotFittedError, load
 from weft.gaussian import Gaussian, ImproperGaussianError
 from weft.inference.bfvi import BFVI
-from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson, StudentT
+from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Pixels, Poisson, StudentT
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.objective import ObjectiveConfig
@@ -40,6 +40,7 @@ __all__ = [
     "NotFittedError",
     "ObjectiveConfig",
     "Particles",
+    "Pixels",
     "Poisson",
     "Posterior",
     "Prediction",

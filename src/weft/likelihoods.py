@@ -20,13 +20,14 @@ from torch import Tensor
 from weft.columns import Support
 from weft.gaussian import positive_std
 
-__all__ = ["Bernoulli", "Categorical", "Likelihood", "Normal", "Poisson", "StudentT"]
+__all__ = ["Bernoulli", "Categorical", "Likelihood", "Normal", "Pixels", "Poisson", "StudentT"]
 
 RATE_FLOOR = 1e-6
 
 
 REAL = Support("any finite number", np.isfinite)
 BINARY = Support("0 or 1", lambda values: (values == 0) | (values == 1))
+UNIT = Support("a number from 0 to 1", lambda values: (values >= 0) & (values <= 1))
 COUNT = Support(
     "a whole number of at least 0", lambda values: (values >= 0) & (values == np.round(values))
 )
@@ -122,6 +123,28 @@ class Bernoulli(Likelihood):
     def point(self, mean: Tensor) -> Tensor:
         """Choose the more probable value."""
         return (mean >= 0.5).to(mean.dtype)
+
+
+@dataclass(frozen=True)
+class Pixels(Bernoulli):
+    r"""Brightness from 0 to 1, scored by binary cross-entropy.
+
+    A pixel of brightness x counts as one that is lit with probability x:
+
+    .. math::
+        x \log p + (1 - x) \log(1 - p), \qquad p = \mathrm{sigmoid}(\mathrm{raw})
+
+    which is largest at p = x. For x of 0 or 1 this is `Bernoulli`; in between it is not a density
+    in x, but lies below that of a continuous Bernoulli (by at least log 2), so that bounds stay
+    bounds. The predictive mean is the brightness. Spread, quantiles and draws are those of a pixel
+    that is lit or dark.
+    """
+
+    support = UNIT
+
+    def point(self, mean: Tensor) -> Tensor:
+        """Keep the brightness."""
+        return mean
 
 
 @dataclass(frozen=True)
