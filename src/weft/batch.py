@@ -40,6 +40,11 @@ class Batch:
         clock = torch.arange(self.steps, device=self.lengths.device)
         return clock[:, None] < self.lengths
 
+    def seen(self, name: str) -> Tensor:
+        """``(time, batch)``: where anything of a modality was observed; false on padding."""
+        observed = self.observed[name]
+        return observed if observed.dim() == 2 else observed.flatten(2).any(-1)
+
     def to(self, device: torch.device | str) -> Batch:
         """Move all tensors to a device."""
         return Batch(

@@ -149,7 +149,11 @@ class Objective(nn.Module):
         temperature: Temperature,
         terms: dict[str, Tensor],
     ) -> Tensor:
-        """Negative ELBO per real step of one chain, over all subsets; terms are added by name."""
+        """Negative ELBO per real step of one chain, over all subsets; terms are added by name.
+
+        Only states with something to score reach a decoder: the rest would cost time and enter the
+        statistics of its normalisation layers.
+        """
         steps = target.lengths.sum()
         divergence = self._divergence(paths.posterior[0], paths.prior[0])
         divergence = (divergence * target.valid[:, None]).sum((0, 2)) / steps
@@ -159,13 +163,12 @@ class Objective(nn.Module):
             scored = members[:, i]
             if modality.name not in target.values or not scored.any():
                 continue
-            value = target.values[modality.name][:, None]
-            seen = target.observed[modality.name][:, None]
-            z = paths.latents[0][:, scored]
-            score = self.module.model.log_prob(modality.name, z, value, seen)
-            terms[f"nll/{chain}/{modality.name}"] = (
-                -(weights[scored] * score.sum((0, 2))).sum() / steps
-            )
+            seen = target.seen(modality.name)
+            z = paths.latents[0].transpose(1, 2)[seen][:, scored]  # (row, subset, latent)
+            value = target.values[modality.name][seen][:, None]
+            observed = target.observed[modality.name][seen][:, None]
+            score = self.module.model.log_prob(modality.name, z, value, observed)
+            terms[f"nll/{chain}/{modality.name}"] = -(weights[scored] * score.sum(0)).sum() / steps
             total = total + modality.weight * terms[f"nll/{chain}/{modality.name}"]
         return total
 

@@ -109,8 +109,9 @@ def importance_bound(paths: Paths, batch: Batch, count: int, seed: int) -> Array
         z = step.latents
         gain = (step.prior.log_prob(z) - step.posterior.log_prob(z))[:, 0]
         for name in model.names:
-            value, seen = batch.values[name][t], batch.observed[name][t]
-            gain = gain + model.log_prob(name, z[:, 0], value, seen)
+            seen = batch.seen(name)[t]
+            value, observed = batch.values[name][t, seen], batch.observed[name][t, seen]
+            gain[:, seen] += model.log_prob(name, z[:, 0, seen], value, observed)
         weights += torch.where(batch.valid[t], gain, 0.0).double()
     bound: Array = (torch.logsumexp(weights, 0) - math.log(count)).numpy()
     return bound

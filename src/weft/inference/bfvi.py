@@ -77,9 +77,8 @@ class BFVI(nn.Module):
             shape = (batch.steps, len(batch.lengths), self.model.latent)
             factor = Gaussian.empty(self.model.prior_mean.new_empty(shape))
             if name in batch.values:
-                observed = batch.observed[name]
-                seen = observed.reshape(*shape[:2], -1).any(-1)
-                found = encoder(batch.values[name][seen], observed[seen])
+                seen = batch.seen(name)
+                found = encoder(batch.values[name][seen], batch.observed[name][seen])
                 factor.precision[seen] = found.precision
                 factor.information[seen] = found.information
             factors.append(factor)
