@@ -88,10 +88,13 @@ class MDMM:
         self._module = self._build(seed=0)
 
     def _build(self, seed: int) -> BFVI:
-        """Make fresh networks; user modules are copied, so that fits do not share them."""
+        """Make fresh networks; user modules are copied, so that fits do not share them.
+
+        They rest in evaluation mode; only training leaves it.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return BFVI(copy.deepcopy(self.modalities), self.latent, self.hidden)
+            return BFVI(copy.deepcopy(self.modalities), self.latent, self.hidden).eval()
 
     @property
     def module(self) -> BFVI:
@@ -157,7 +160,7 @@ class MDMM:
         return self
 
     def _adopt(self, trainer: Trainer, scaling: Scaling) -> None:
-        self._module, self._scaling = trainer.module.eval(), scaling
+        self._module, self._scaling = trainer.module, scaling
         self.history = trainer.history
 
     # Inference
@@ -422,7 +425,6 @@ def load(path: str | Path, modalities: Sequence[Modality] | None = None) -> MDMM
     record = read_model(Path(path), modalities)
     model = MDMM(record.modalities, record.latent, record.hidden)
     model._module.load_state_dict(record.weights)
-    model._module.eval()
     model._scaling = record.scaling
     return model
 

@@ -101,8 +101,17 @@ class Trainer:
         """
         if resume:
             self._load()
-        progress = self.progress
         self.module.train()
+        try:
+            self._loop()
+        finally:  # inference must not depend on what else is in its batch
+            self.module.eval()
+        if self.best:
+            self.module.load_state_dict(self.best)
+        return self.history
+
+    def _loop(self) -> None:
+        progress = self.progress
         with interruptible() as interrupted, MetricsLog(self.directory, progress.history) as log:
             while progress.step < self.steps and not progress.stopped:
                 loss = self._step()
@@ -117,10 +126,6 @@ class Trainer:
                 if interrupted():
                     self._save()
                     raise KeyboardInterrupt(f"Training stopped after step {progress.step}.")
-        if self.best:
-            self.module.load_state_dict(self.best)
-        self.module.eval()
-        return self.history
 
     @property
     def history(self) -> list[Epoch]:
