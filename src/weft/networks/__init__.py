@@ -1,6 +1,15 @@
 """Plain `nn.Module` building blocks: they know tensors, not data, models or losses."""
 
+from weft.networks.image import ImageDecoder, ImageFeatures
 from weft.networks.mlp import Embedding, GaussianHead, MLPDecoder, MLPFeatures
 from weft.networks.transitions import GatedTransition
 
-__all__ = ["Embedding", "GatedTransition", "GaussianHead", "MLPDecoder", "MLPFeatures"]
+__all__ = [
+    "Embedding",
+    "GatedTransition",
+    "GaussianHead",
+    "ImageDecoder",
+    "ImageFeatures",
+    "MLPDecoder",
+    "MLPFeatures",
+]

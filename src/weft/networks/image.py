@@ -1,0 +1,137 @@
+"""Convolutional encoders and decoders of square images (supplement, "Encoders and Decoders").
+
+Both have three layers of stride 2, with batch norm and ReLU after all but the last. An image of any
+side is halved, rounding up, to an eighth of it; the decoder goes back through the same sides.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+__all__ = ["ImageDecoder", "ImageFeatures"]
+
+WIDTHS = (16, 32, 64)
+"""Channels after each convolution."""
+
+SMALLEST = 5
+"""Below this side a normalisation layer would see one pixel, and a single image has no variance."""
+
+
+class ImageFeatures(nn.Module):
+    """Three convolutions over an image, flattened.
+
+    Parameters
+    ----------
+    channels : int
+        Channels of the input; twice the image's where the modality has ``mask_input=True``.
+    size : int
+        Height and width of the image.
+
+    Examples
+    --------
+    >>> import torch
+    >>> ImageFeatures(3, 64)(torch.zeros(2, 3, 64, 64)).shape
+    torch.Size([2, 4096])
+    >>> ImageFeatures(1, 28)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 1024])
+    """
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        _check(channels, size)
+        first, second, third = WIDTHS
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, first, 3, stride=2, padding=1),
+            nn.BatchNorm2d(first),
+            nn.ReLU(),
+            nn.Conv2d(first, second, 3, stride=2, padding=1),
+            nn.BatchNorm2d(second),
+            nn.ReLU(),
+            nn.Conv2d(second, third, 3, stride=2, padding=1),
+            nn.Flatten(),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map ``(rows, channels, size, size)`` to ``(rows, 64 · ⌈size / 8⌉²)``."""
+        features: Tensor = self.layers(images)
+        return features
+
+
+class ImageDecoder(nn.Module):
+    """A linear layer and three transposed convolutions from a latent state to an image.
+
+    The output is raw, as for every decoder: one log-odds per pixel and channel. The supplement's
+    sigmoid belongs to the likelihood, `weft.Pixels` (or `weft.Bernoulli` for silhouettes).
+
+    Parameters
+    ----------
+    latent : int
+        Width of the state.
+    channels : int
+        Channels of the output; twice the image's for likelihoods of two numbers per entry.
+    size : int
+        Height and width of the image.
+
+    Examples
+    --------
+    >>> import torch
+    >>> ImageDecoder(8, 1, 28)(torch.zeros(2, 8)).shape
+    torch.Size([2, 784])
+    """
+
+    def __init__(self, latent: int, channels: int, size: int) -> None:
+        super().__init__()
+        _check(channels, size)
+        half, quarter, eighth = _sides(size)
+        third, second, first = reversed(WIDTHS)
+        self.hidden = nn.Linear(latent, third * eighth**2)
+        self.layers = nn.Sequential(
+            nn.ReLU(),
+            nn.Unflatten(1, (third, eighth, eighth)),
+            nn.ConvTranspose2d(third, second, 4, stride=2, padding=1),
+            _Crop(quarter),
+            nn.BatchNorm2d(second),
+            nn.ReLU(),
+            nn.ConvTranspose2d(second, first, 4, stride=2, padding=1),
+            _Crop(half),
+            nn.BatchNorm2d(first),
+            nn.ReLU(),
+            nn.ConvTranspose2d(first, channels, 4, stride=2, padding=1),
+            _Crop(size),
+            nn.Flatten(),
+        )
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Map ``(rows, latent)`` to ``(rows, channels · size²)``."""
+        raw: Tensor = self.layers(self.hidden(z))
+        return raw
+
+
+class _Crop(nn.Module):
+    """Cut ``(rows, channels, height, width)`` to a side.
+
+    A convolution rounds half a side up, so doubling it again gives one row and column too many if
+    the side was odd. They lie at the end, where the encoder's last window reached past the image.
+    """
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images[..., : self.side, : self.side]
+
+
+def _sides(size: int) -> list[int]:
+    """Side of an image after each convolution."""
+    return [-(-size // 2**layer) for layer in range(1, len(WIDTHS) + 1)]
+
+
+def _check(channels: int, size: int) -> None:
+    if channels < 1:
+        raise ValueError(f"An image needs at least one channel, got {channels}.")
+    if size < SMALLEST:
+        raise ValueError(
+            f"An image needs at least {SMALLEST} × {SMALLEST} pixels for convolutions, got size "
+            f"{size}. Leave encoder and decoder out to get perceptrons."
+        )
