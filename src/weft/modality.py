@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.columns import Field
-from weft.likelihoods import Categorical, Likelihood, Normal
-from weft.networks import Embedding, MLPDecoder, MLPFeatures
+from weft.likelihoods import Categorical, Likelihood, Normal, Pixels
+from weft.networks import Embedding, ImageDecoder, ImageFeatures, MLPDecoder, MLPFeatures
+from weft.networks.image import SMALLEST
 
 __all__ = ["Modality"]
 
@@ -30,15 +31,18 @@ class Modality:
         `Normal` unless given, or `Categorical` if there are categories.
     encoder : nn.Module, optional
         Maps observations ``(rows, *shape)`` (codes ``(rows,)`` if categorical) to features
-        ``(rows, features)``. A perceptron or embedding if not given.
+        ``(rows, features)``. If not given, convolutions over square images of `Pixels`, shape
+        ``(channels, size, size)``; an embedding of categories; a perceptron over everything else.
     decoder : nn.Module, optional
         Maps latent states ``(rows, latent)`` to the likelihood's raw output ``(rows, outputs)``.
+        If not given, the counterpart of the built-in encoder.
     weight : float
         Reconstruction multiplier λ of this modality in the loss.
     mask_input : bool, optional
         Whether the encoder sees which entries were observed, as extra entries behind the
         zero-filled values along their first axis. By default true for built-in encoders of
-        vectors; a single number is either seen or not encoded at all, so it never needs it.
+        vectors; a single number is either seen or not encoded at all, so it never needs it, and
+        images usually lack whole frames.
 
     Examples
     --------
@@ -46,6 +50,8 @@ class Modality:
     Modality('accel', shape=(3,), likelihood=Normal())
     >>> Modality("activity", categories=["walk", "run", "rest"]).likelihood
     Categorical(count=3)
+    >>> Modality("video", (3, 64, 64), likelihood=Pixels()).is_image
+    True
     """
 
     def __init__(
@@ -72,7 +78,7 @@ class Modality:
         self.decoder = decoder
         self.weight = weight
         if mask_input is None:
-            mask_input = encoder is None and self.size > 1
+            mask_input = encoder is None and self.size > 1 and not self.is_image
         self.mask_input = mask_input
         self._check()
 
@@ -108,6 +114,13 @@ class Modality:
         return math.prod(self.shape)
 
     @property
+    def is_image(self) -> bool:
+        """Whether its built-in networks are convolutional."""
+        if not isinstance(self.likelihood, Pixels) or len(self.shape) != 3:
+            return False
+        return self.shape[1] == self.shape[2] >= SMALLEST
+
+    @property
     def field(self) -> Field:
         """What the data must look like."""
         return Field(self.shape, self.likelihood.support, self.categories)
@@ -131,6 +144,8 @@ class Modality:
             return self.encoder
         if self.categories is not None:
             return Embedding(len(self.categories), hidden)
+        if self.is_image:
+            return ImageFeatures(self.input_shape[0], self.shape[1])
         return MLPFeatures(math.prod(self.input_shape), hidden)
 
     def features_width(self, features: nn.Module) -> int:
@@ -144,6 +159,8 @@ class Modality:
     def build_decoder(self, latent: int, hidden: int) -> nn.Module:
         """Return the user's decoder after a check of its width, or make the supplement's."""
         outputs = self.likelihood.outputs(self.shape)
+        if self.decoder is None and self.is_image:
+            return ImageDecoder(latent, self.shape[0], self.shape[1])
         if self.decoder is None:
             return MLPDecoder(latent, hidden, outputs)
         what = f"The decoder of modality {self.name!r}"
