@@ -234,7 +234,7 @@ struct Block {
     bool seen(std::int64_t t, V<T>& mask) const {
         bool any = false;
         for (int l = 0; l < count; ++l) {
-            const bool yes = scan.seen[t * scan.data_rows + data_row[l]];
+            const bool yes = scan.seen[scan.at(t) * scan.data_rows + data_row[l]];
             mask[l] = yes;
             any |= yes;
         }
@@ -243,7 +243,8 @@ struct Block {
 
     // posterior = message · factor · future / prior^power, as moments
     void fuse(std::int64_t t) {
-        const std::int64_t data = t * scan.data_rows * D, ahead = t * scan.future_step;
+        const std::int64_t data = scan.at(t) * scan.data_rows * D;
+        const std::int64_t ahead = scan.at(t) * scan.future_step;
         load_data(scan.factor_precision + data, D, factor_p);
         load_data(scan.factor_information + data, D, factor_i);
         load_data(scan.future_precision + ahead, scan.future_row, future_p);
@@ -315,7 +316,7 @@ struct Block {
     template <int R, int P>
     void draw(std::int64_t t, U four, std::int64_t d) {
         const Noise<T>& from = scan.noise;
-        const U step = U{} + ((std::uint32_t)t ^ (std::uint32_t)(from.seed >> 32));
+        const U step = U{} + ((std::uint32_t)scan.at(t) ^ (std::uint32_t)(from.seed >> 32));
         const U seed = U{} + (std::uint32_t)from.seed;
         U number[P];
         for (int p = 0; p < P; ++p)
@@ -340,7 +341,7 @@ struct Block {
             for (; d < D; ++d) draw<R, 1>(t, four, d);
             return;
         }
-        const T* points = from.points + t * from.step;
+        const T* points = from.points + scan.at(t) * from.step;
         const std::int64_t last = scan.particles - 1;
         if (share == 1 && from.row == 0) {  // the same for every lane
             for (int r = 0; r < R; ++r) {
@@ -395,12 +396,13 @@ struct Block {
         load(scan.start_precision, message_p);
         load(scan.start_information, message_i);
         for (std::int64_t t = 0; t < scan.steps; ++t) {
-            store(message_p, scan.message_precision + t * scan.rows * D);
-            store(message_i, scan.message_information + t * scan.rows * D);
+            const std::int64_t here = scan.message_at(t) * scan.rows * D;
+            store(message_p, scan.message_precision + here);
+            store(message_i, scan.message_information + here);
             V<T> mask;
             const bool any = seen(t, mask);
+            if (any || scan.states) fuse(t);
             if (any) {
-                fuse(t);
                 for (std::int64_t d = 0; d < D; ++d) next_mean[d] = d_var[d] = d_std[d] = V<T>{};
                 for (std::int64_t i = 0; i < turns; ++i) switch (places(i)) {
                         case 1: forward_round<1>(t, i); break;
@@ -413,7 +415,10 @@ struct Block {
                         case 2: centre_round<2>(i); break;
                         default: centre_round<FOUR>(i);
                     }
+            } else if (scan.states) {
+                place<1>(t, 0);
             }
+            if (scan.states) show_state(t);
             for (std::int64_t d = 0; d < D; ++d) {
                 const V<T> prior_p = all<T>(scan.prior_precision[d]);
                 const V<T> prior_i = all<T>(scan.prior_information[d]);
@@ -426,8 +431,21 @@ struct Block {
                 }
             }
         }
-        store(message_p, scan.message_precision + scan.steps * scan.rows * D);
-        store(message_i, scan.message_information + scan.steps * scan.rows * D);
+        const std::int64_t last = scan.message_at(scan.steps) * scan.rows * D;
+        store(message_p, scan.message_precision + last);
+        store(message_i, scan.message_information + last);
+    }
+
+    // Write the one particle's posterior and state.
+    void show_state(std::int64_t t) {
+        const std::int64_t here = scan.at(t) * scan.rows * D;
+        for (std::int64_t d = 0; d < D; ++d) {
+            d_i[d] = mean[d] * posterior_p[d];
+            d_p[d] = mean[d] + std[d] * noise[d];
+        }
+        store(posterior_p, scan.posterior_precision + here);
+        store(d_i, scan.posterior_information + here);
+        store(d_p, scan.states + here);
     }
 
     // The gradient of `push` and `settle`, given those of the next message's moments.
@@ -485,7 +503,8 @@ struct Block {
     }
 
     // Gradients of one step, from the cotangent of the message after it to that of the one before.
-    void backward_step(std::int64_t t, V<T> mask, const Layers<V<T>>& into) {
+    void backward_step(std::int64_t t, const Gradients<T>& to, V<T> mask, bool any,
+                       const Layers<V<T>>& into) {
         for (std::int64_t d = 0; d < D; ++d) {
             // message_{t+1} = (1/var, mean/var); lanes not seen pass nothing on
             const V<T> p = message_p[d];
@@ -494,27 +513,39 @@ struct Block {
             d_var[d] = -mask * p * p * (cot_p[d] + cot_i[d] * next_mean[d]);
             d_prior_p[d] += once * (T(1) - mask) * cot_p[d];
             d_prior_i[d] += once * (T(1) - mask) * cot_i[d];
-            d_point[d] = d_std[d] = V<T>{};
+            d_point[d] = d_std[d] = d_p[d] = d_i[d] = V<T>{};
         }
-        load(scan.message_precision + t * scan.rows * D, message_p);
-        load(scan.message_information + t * scan.rows * D, message_i);
+        load(scan.message_precision + scan.message_at(t) * scan.rows * D, message_p);
+        load(scan.message_information + scan.message_at(t) * scan.rows * D, message_i);
         fuse(t);
         // Only a row's own lanes may add to sums over rows.
         for (int l = 0; l < count; ++l)
             if (!writes[l - l % (int)share])
                 for (std::int64_t d = 0; d < D; ++d)
                     ((T*)(d_mean + d))[l] = ((T*)(d_var + d))[l] = 0;
-        for (std::int64_t i = 0; i < turns; ++i) switch (places(i)) {
-                case 1: backward_round<1>(t, i, into); break;
-                case 2: backward_round<2>(t, i, into); break;
-                default: backward_round<FOUR>(t, i, into);
+        if (any)
+            for (std::int64_t i = 0; i < turns; ++i) switch (places(i)) {
+                    case 1: backward_round<1>(t, i, into); break;
+                    case 2: backward_round<2>(t, i, into); break;
+                    default: backward_round<FOUR>(t, i, into);
+                }
+        if (to.states) {  // what the shown posterior and state are wanted for
+            if (!any) place<1>(t, 0);
+            const std::int64_t here = scan.at(t) * scan.rows * D;
+            load(to.states + here, d_z);
+            load(to.posterior_precision + here, d_p);
+            load(to.posterior_information + here, d_i);
+            for (std::int64_t d = 0; d < D; ++d) {
+                d_point[d] += d_z[d];
+                d_std[d] += d_z[d] * noise[d];
             }
+        }
         for (std::int64_t d = 0; d < D; ++d) {
             const T prior_p = scan.prior_precision[d], prior_i = scan.prior_information[d];
             const V<T> variance = one_over<T>(posterior_p[d]);
             const V<T> g_mean = gather(d_point[d]), g_std = gather(d_std[d]);
-            const V<T> g_i = g_mean * variance;
-            const V<T> g_p = -(g_mean * mean[d] + T(0.5) * g_std * std[d]) * variance;
+            const V<T> g_i = d_i[d] + g_mean * variance;
+            const V<T> g_p = d_p[d] - (g_mean * mean[d] + T(0.5) * g_std * std[d]) * variance;
             // The power is 1, or the wider message's precision in units of the prior's.
             const V<T> g_power = -(g_p * prior_p + g_i * prior_i);
             const auto tempered = power[d] < T(1);
@@ -532,29 +563,32 @@ struct Block {
 
     void backward(const Gradients<T>& to, const Layers<V<T>>& into) {
         const std::int64_t size = scan.rows * D;
-        load(scan.message_precision + scan.steps * size, message_p);
-        load(scan.message_information + scan.steps * size, message_i);
-        load(to.message_precision + scan.steps * size, cot_p);
-        load(to.message_information + scan.steps * size, cot_i);
+        const std::int64_t last = scan.message_at(scan.steps) * size;
+        load(scan.message_precision + last, message_p);
+        load(scan.message_information + last, message_i);
+        load(to.message_precision + last, cot_p);
+        load(to.message_information + last, cot_i);
         for (std::int64_t t = scan.steps - 1; t >= 0; --t) {
+            const std::int64_t reached = scan.message_at(t) * size, here = scan.at(t) * size;
             V<T> mask;
-            if (seen(t, mask)) {
-                backward_step(t, mask, into);
+            const bool any = seen(t, mask);
+            if (any || to.states) {
+                backward_step(t, to, mask, any, into);
             } else {
                 for (std::int64_t d = 0; d < D; ++d) {
                     d_prior_p[d] += once * cot_p[d];
                     d_prior_i[d] += once * cot_i[d];
                     d_p[d] = d_i[d] = factor_p[d] = future_p[d] = future_i[d] = V<T>{};
                 }
-                load(scan.message_precision + t * size, message_p);
-                load(scan.message_information + t * size, message_i);
+                load(scan.message_precision + reached, message_p);
+                load(scan.message_information + reached, message_i);
             }
-            store(factor_p, to.factor_precision + t * size);
-            store(d_i, to.factor_information + t * size);
-            store(future_p, to.future_precision + t * size);
-            store(future_i, to.future_information + t * size);
-            load(to.message_precision + t * size, cot_p);
-            load(to.message_information + t * size, cot_i);
+            store(factor_p, to.factor_precision + here);
+            store(d_i, to.factor_information + here);
+            store(future_p, to.future_precision + here);
+            store(future_i, to.future_information + here);
+            load(to.message_precision + reached, cot_p);
+            load(to.message_information + reached, cot_i);
             for (std::int64_t d = 0; d < D; ++d) {
                 cot_p[d] += d_p[d];
                 cot_i[d] += d_i[d];

@@ -115,7 +115,7 @@ struct Problem {
     Strided<T> points;  // (steps, particles, rows, latent); with none of them, numbers are drawn
     std::int64_t hidden, particles;
     std::uint64_t seed;
-    bool mirrored;
+    bool mirrored, reversed;
 
     Scan<T> scan() const {
         Scan<T> s{};
@@ -158,6 +158,7 @@ struct Problem {
         s.seen = (const std::uint8_t*)seen.data();
         s.noise.seed = seed;
         s.noise.mirrored = mirrored;
+        s.reversed = reversed;
         if (points.size() > 0) {
             require(shaped(points, {T_, particles, s.rows, D}) && dense(points),
                     "Points must be (steps, particles, rows, latent), dense in the last axis.");
@@ -170,15 +171,39 @@ struct Problem {
     }
 };
 
+// What a scan gives, or the cotangents of it: messages, and with one particle, if wanted, what it
+// was drawn from and where it came to lie (arrays without elements if not).
 template <class T>
-void forward(const Problem<T>& problem, Array<T> precision, Array<T> information,
-             const std::string& kernels, std::int64_t threads) {
+struct Found {
+    Array<T> precision, information, posterior_precision, posterior_information, states;
+
+    void check(const Scan<T>& s) const {
+        require(shaped(precision, {s.steps + 1, s.rows, s.latent}) &&
+                    shaped(information, {s.steps + 1, s.rows, s.latent}),
+                "Messages must be (steps + 1, rows, latent).");
+        if (!states.size()) return;
+        require(s.particles == 1, "Only single particles have states to show.");
+        for (const auto* array : {&posterior_precision, &posterior_information, &states})
+            require(shaped(*array, {s.steps, s.rows, s.latent}),
+                    "Posteriors and states must be (steps, rows, latent).");
+    }
+
+    void into(Scan<T>& s) const {
+        check(s);
+        s.message_precision = precision.data();
+        s.message_information = information.data();
+        if (!states.size()) return;
+        s.posterior_precision = posterior_precision.data();
+        s.posterior_information = posterior_information.data();
+        s.states = states.data();
+    }
+};
+
+template <class T>
+void forward(const Problem<T>& problem, const Found<T>& found, const std::string& kernels,
+             std::int64_t threads) {
     Scan<T> scan = problem.scan();
-    require(shaped(precision, {scan.steps + 1, scan.rows, scan.latent}) &&
-                shaped(information, {scan.steps + 1, scan.rows, scan.latent}),
-            "Messages must be (steps + 1, rows, latent).");
-    scan.message_precision = precision.data();
-    scan.message_information = information.data();
+    found.into(scan);
     const Kernel<T>& kernel = of_type<T>(named(kernels));
     nb::gil_scoped_release released;
     spread(kernel.blocks(scan), threads,
@@ -189,18 +214,15 @@ void forward(const Problem<T>& problem, Array<T> precision, Array<T> information
 }
 
 template <class T>
-void backward(const Problem<T>& problem, Array<T> precision, Array<T> information,
-              Array<const T> d_precision, Array<const T> d_information, Array<T> d_weights,
-              Array<T> d_prior, Array<T> d_start_precision, Array<T> d_start_information,
-              Array<T> d_factor_precision, Array<T> d_factor_information,
-              Array<T> d_future_precision, Array<T> d_future_information,
-              const std::string& kernels, std::int64_t threads) {
+void backward(const Problem<T>& problem, const Found<T>& found, const Found<T>& cotangents,
+              Array<T> d_weights, Array<T> d_prior, Array<T> d_start_precision,
+              Array<T> d_start_information, Array<T> d_factor_precision,
+              Array<T> d_factor_information, Array<T> d_future_precision,
+              Array<T> d_future_information, const std::string& kernels, std::int64_t threads) {
     Scan<T> scan = problem.scan();
+    found.into(scan);
+    cotangents.check(scan);
     const std::int64_t steps = scan.steps, rows = scan.rows, D = scan.latent;
-    for (const auto* array : {&precision, &information})
-        require(shaped(*array, {steps + 1, rows, D}), "Messages must be (steps + 1, rows, latent).");
-    for (const auto* array : {&d_precision, &d_information})
-        require(shaped(*array, {steps + 1, rows, D}), "Cotangents must be shaped like messages.");
     for (const auto* array : {&d_start_precision, &d_start_information})
         require(shaped(*array, {rows, D}), "Gradients of the start must be (rows, latent).");
     for (const auto* array : {&d_factor_precision, &d_factor_information, &d_future_precision,
@@ -209,11 +231,14 @@ void backward(const Problem<T>& problem, Array<T> precision, Array<T> informatio
     const std::int64_t weights = weight_count(D, scan.hidden);
     require(shaped(d_weights, {weights}) && shaped(d_prior, {2, D}),
             "Gradients of weights and prior have another size.");
-    scan.message_precision = precision.data();
-    scan.message_information = information.data();
     Gradients<T> to{};
-    to.message_precision = d_precision.data();
-    to.message_information = d_information.data();
+    to.message_precision = cotangents.precision.data();
+    to.message_information = cotangents.information.data();
+    if (cotangents.states.size()) {
+        to.posterior_precision = cotangents.posterior_precision.data();
+        to.posterior_information = cotangents.posterior_information.data();
+        to.states = cotangents.states.data();
+    }
     to.start_precision = d_start_precision.data();
     to.start_information = d_start_information.data();
     to.factor_precision = d_factor_precision.data();
@@ -259,9 +284,10 @@ void normal(Array<T> out, std::uint64_t seed, bool mirrored, const std::string& 
 }
 
 template <class T>
-void define(nb::module_& module, const char* problem) {
+void define(nb::module_& module, const char* problem, const char* found) {
     using namespace nb::literals;
     using P = Problem<T>;
+    using F = Found<T>;
     nb::class_<P>(module, problem)
         .def(
             "__init__",
@@ -270,23 +296,32 @@ void define(nb::module_& module, const char* problem) {
                Array<const T> factor_precision, Array<const T> factor_information,
                Strided<T> future_precision, Strided<T> future_information, Array<const bool> seen,
                Strided<T> points, std::int64_t hidden, std::int64_t particles, std::uint64_t seed,
-               bool mirrored) {
+               bool mirrored, bool reversed) {
                 new (self) P{weights, prior, bounds, start_precision, start_information,
                              factor_precision, factor_information, future_precision,
-                             future_information, seen, points, hidden, particles, seed, mirrored};
+                             future_information, seen, points, hidden, particles, seed, mirrored,
+                             reversed};
                 self->scan();
             },
             "weights"_a, "prior"_a, "bounds"_a, "start_precision"_a, "start_information"_a,
             "factor_precision"_a, "factor_information"_a, "future_precision"_a,
             "future_information"_a, "seen"_a, "points"_a, "hidden"_a, "particles"_a, "seed"_a,
-            "mirrored"_a);
-    module.def("forward", &forward<T>, "problem"_a, "precision"_a, "information"_a, "kernels"_a,
-               "threads"_a);
-    module.def("backward", &backward<T>, "problem"_a, "precision"_a, "information"_a,
-               "d_precision"_a, "d_information"_a, "d_weights"_a, "d_prior"_a,
-               "d_start_precision"_a, "d_start_information"_a, "d_factor_precision"_a,
-               "d_factor_information"_a, "d_future_precision"_a, "d_future_information"_a,
-               "kernels"_a, "threads"_a);
+            "mirrored"_a, "reversed"_a);
+    nb::class_<F>(module, found)
+        .def(
+            "__init__",
+            [](F* self, Array<T> precision, Array<T> information, Array<T> posterior_precision,
+               Array<T> posterior_information, Array<T> states) {
+                new (self) F{precision, information, posterior_precision, posterior_information,
+                             states};
+            },
+            "precision"_a, "information"_a, "posterior_precision"_a, "posterior_information"_a,
+            "states"_a);
+    module.def("forward", &forward<T>, "problem"_a, "found"_a, "kernels"_a, "threads"_a);
+    module.def("backward", &backward<T>, "problem"_a, "found"_a, "cotangents"_a, "d_weights"_a,
+               "d_prior"_a, "d_start_precision"_a, "d_start_information"_a,
+               "d_factor_precision"_a, "d_factor_information"_a, "d_future_precision"_a,
+               "d_future_information"_a, "kernels"_a, "threads"_a);
     module.def("normal", &normal<T>, "out"_a, "seed"_a, "mirrored"_a, "kernels"_a);
 }
 
@@ -295,8 +330,8 @@ void define(nb::module_& module, const char* problem) {
 
 NB_MODULE(_scan, module) {
     module.doc() = "The gated transition's scan along time, and its gradient.";
-    weft::define<float>(module, "SingleProblem");
-    weft::define<double>(module, "DoubleProblem");
+    weft::define<float>(module, "SingleProblem", "SingleFound");
+    weft::define<double>(module, "DoubleProblem", "DoubleFound");
     module.def("kernels", [] {
         std::vector<std::string> names;
         for (const weft::Kernels* kernels : weft::usable()) names.push_back(kernels->name);

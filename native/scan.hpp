@@ -35,13 +35,22 @@ struct Scan {
     std::int64_t future_step, future_row;
     const std::uint8_t* seen;  // (steps, data_rows)
     Noise<T> noise;
+    bool reversed;                               // from the last step to the first
     T *message_precision, *message_information;  // (steps + 1, rows, latent)
+    // with one particle, if wanted: what it was drawn from, and where it came to lie
+    T *posterior_precision, *posterior_information, *states;  // (steps, rows, latent)
+
+    // Where the t-th step on the way lies in memory, and the message that reaches it: messages are
+    // kept in the order of steps, with the one that follows all steps at the far end.
+    std::int64_t at(std::int64_t t) const { return reversed ? steps - 1 - t : t; }
+    std::int64_t message_at(std::int64_t t) const { return reversed ? steps - t : t; }
 };
 
 // Cotangents in, gradients out; the last two are summed over rows and steps.
 template <class T>
 struct Gradients {
     const T *message_precision, *message_information;  // (steps + 1, rows, latent)
+    const T *posterior_precision, *posterior_information, *states;
     T *start_precision, *start_information;            // (rows, latent)
     T *factor_precision, *factor_information;          // (steps, rows, latent)
     T *future_precision, *future_information;

@@ -45,6 +45,10 @@ class Batch:
         observed = self.observed[name]
         return observed if observed.dim() == 2 else observed.flatten(2).any(-1)
 
+    def rows(self, name: str) -> Tensor:
+        """Where `seen` is true, as numbers of rows of the flattened ``(time · batch)``."""
+        return self.seen(name).flatten().nonzero()[:, 0]
+
     def to(self, device: torch.device | str) -> Batch:
         """Move all tensors to a device."""
         return Batch(

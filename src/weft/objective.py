@@ -34,6 +34,9 @@ from weft.particles import MonteCarlo, Particles
 __all__ = ["Loss", "Objective", "ObjectiveConfig", "Temperature"]
 
 
+CHAINS = ("filter", "smooth")
+
+
 @dataclass(frozen=True)
 class ObjectiveConfig:
     """Weights and approximations of the loss; the defaults are the paper's.
@@ -113,11 +116,9 @@ class Objective(nn.Module):
         future = recursions.backward_filter(model, factors, config.particles, generator).message
         backward = recursions.backward_sequence(model, factors, noise[:1])
         forward = recursions.sequence(model, factors, future, noise[1:])
-
-        terms: dict[str, Tensor] = {}
-        filtering = self._elbo("filter", backward, target, members, weights, temperature, terms)
-        smoothing = self._elbo("smooth", forward, target, members, weights, temperature, terms)
+        terms = self._terms({"filter": backward, "smooth": forward}, target, members, weights)
         terms["match"] = self._match(generator)
+        filtering, smoothing = (self._elbo(chain, terms, temperature.beta) for chain in CHAINS)
         total = (
             config.filter_weight * temperature.filter_scale * filtering
             + config.smooth_weight * smoothing
@@ -139,37 +140,44 @@ class Objective(nn.Module):
         weights = torch.tensor([1.0] + [count / few] * few)
         return torch.cat([everything, singles]).to(device), weights.to(device)
 
-    def _elbo(
-        self,
-        chain: str,
-        paths: Trajectories,
-        target: Batch,
-        members: Tensor,
-        weights: Tensor,
-        temperature: Temperature,
-        terms: dict[str, Tensor],
-    ) -> Tensor:
-        """Negative ELBO per real step of one chain, over all subsets; terms are added by name.
+    def _terms(
+        self, paths: dict[str, Trajectories], target: Batch, members: Tensor, weights: Tensor
+    ) -> dict[str, Tensor]:
+        """Divergences and reconstruction errors per real step of both chains, over all subsets.
 
         Only states with something to score reach a decoder: the rest would cost time and enter the
         statistics of its normalisation layers.
         """
         steps = target.lengths.sum()
-        divergence = self._divergence(paths.posterior[0], paths.prior[0])
-        divergence = (divergence * target.valid[:, None]).sum((0, 2)) / steps
-        terms[f"kl/{chain}"] = (weights * divergence).sum()
-        total = temperature.beta * terms[f"kl/{chain}"]
+        terms: dict[str, Tensor] = {}
+        for chain, path in paths.items():
+            divergence = self._divergence(path.posterior[0], path.prior[0])
+            divergence = (divergence * target.valid[:, None]).sum((0, 2)) / steps
+            terms[f"kl/{chain}"] = (weights * divergence).sum()
+        latents = torch.stack([path.latents[0] for path in paths.values()])
+        # (chain, time, subset, batch, latent) to rows of (time, batch), so that one index takes all
+        latents = latents.permute(1, 3, 0, 2, 4).flatten(0, 1)
         for i, modality in enumerate(self.module.model.modalities):
-            scored = members[:, i]
-            if modality.name not in target.values or not scored.any():
+            scored = members[:, i].nonzero()[:, 0]
+            if modality.name not in target.values or not len(scored):
                 continue
-            seen = target.seen(modality.name)
-            z = paths.latents[0].transpose(1, 2)[seen][:, scored]  # (row, subset, latent)
-            value = target.values[modality.name][seen][:, None]
-            observed = target.observed[modality.name][seen][:, None]
+            rows = target.rows(modality.name)
+            value = target.values[modality.name].flatten(0, 1)[rows][:, None, None]
+            observed = target.observed[modality.name].flatten(0, 1)[rows][:, None, None]
+            z = latents.index_select(2, scored).index_select(0, rows)
             score = self.module.model.log_prob(modality.name, z, value, observed)
-            terms[f"nll/{chain}/{modality.name}"] = -(weights[scored] * score.sum(0)).sum() / steps
-            total = total + modality.weight * terms[f"nll/{chain}/{modality.name}"]
+            errors = -(score.sum(0) * weights[scored]).sum(1) / steps
+            for chain, error in zip(paths, errors, strict=True):
+                terms[f"nll/{chain}/{modality.name}"] = error
+        return terms
+
+    def _elbo(self, chain: str, terms: dict[str, Tensor], beta: float) -> Tensor:
+        """Negative ELBO of one chain, from its terms."""
+        total = beta * terms[f"kl/{chain}"]
+        for modality in self.module.model.modalities:
+            error = terms.get(f"nll/{chain}/{modality.name}")
+            if error is not None:
+                total = total + modality.weight * error
         return total
 
     def _divergence(self, posterior: Gaussian, prior: Gaussian) -> Tensor:

@@ -72,16 +72,20 @@ class BFVI(nn.Module):
 
         Only observed rows reach the networks; everywhere else the factor is empty.
         """
+        shape = (batch.steps, len(batch.lengths), self.model.latent)
+        empty = self.model.prior_mean.new_zeros(batch.steps * len(batch.lengths), shape[-1])
         factors = []
         for name, encoder in zip(self.model.names, self.encoders, strict=True):
-            shape = (batch.steps, len(batch.lengths), self.model.latent)
-            factor = Gaussian.empty(self.model.prior_mean.new_empty(shape))
+            parameters = (empty, empty)
             if name in batch.values:
-                seen = batch.seen(name)
-                found = encoder(batch.values[name][seen], batch.observed[name][seen])
-                factor.precision[seen] = found.precision
-                factor.information[seen] = found.information
-            factors.append(factor)
+                rows = batch.rows(name)
+                values, observed = batch.values[name], batch.observed[name]
+                found = encoder(values.flatten(0, 1)[rows], observed.flatten(0, 1)[rows])
+                parameters = (
+                    empty.index_copy(0, rows, found.precision),
+                    empty.index_copy(0, rows, found.information),
+                )
+            factors.append(Gaussian(*(parameter.reshape(shape) for parameter in parameters)))
         return Gaussian.stack(factors)
 
     def members(self, subsets: Sequence[Collection[str]] | None) -> Tensor:

@@ -9,6 +9,7 @@ name one of `KERNELS`.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ try:
 except ImportError:  # installed without a compiler
     _scan = None  # type: ignore[assignment]
 
-__all__ = ["KERNELS", "LARGEST", "Draws", "active", "normal", "scan"]
+__all__ = ["KERNELS", "LARGEST", "Draws", "Way", "active", "normal", "scan"]
 
 KERNELS: tuple[str, ...] = () if _scan is None else tuple(_scan.kernels())
 """Instruction sets this processor has kernels for, the fastest first."""
@@ -55,6 +56,20 @@ class Draws:
     mirrored: bool = False
 
 
+@dataclass(frozen=True)
+class Way:
+    """How a scan goes: the transition's width, its particles, and whether time runs backward.
+
+    With ``states``, a scan of one particle also gives its posteriors and states.
+    """
+
+    hidden: int
+    draws: Draws
+    reverse: bool
+    states: bool
+    kernels: str
+
+
 def normal(
     shape: tuple[int, int, int, int], draws: Draws, dtype: torch.dtype, kernels: str | None = None
 ) -> Tensor:
@@ -65,55 +80,58 @@ def normal(
 
 
 class _Scan(torch.autograd.Function):
-    """Messages ``(time + 1, row, latent)`` of a scan."""
+    """Messages of a scan, and posteriors and states (without elements if not wanted)."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: int, draws: Draws, kernels: str, points: Tensor, *arrays: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        problem = _problem(hidden, draws, points, arrays)
+    def forward(ctx: Any, way: Way, points: Tensor, *arrays: Tensor) -> tuple[Tensor, ...]:
         start, steps = arrays[3], arrays[5].shape[0]
-        precision = start.new_empty(steps + 1, *start.shape)
-        information = torch.empty_like(precision)
-        _scan.forward(problem, precision, information, kernels, torch.get_num_threads())
-        ctx.hidden, ctx.draws, ctx.kernels = hidden, draws, kernels
-        ctx.save_for_backward(points, precision, information, *arrays)
-        return precision, information
+        shapes = [(steps + 1, *start.shape)] * 2 + [
+            (steps, *start.shape) if way.states else (0,)
+        ] * 3
+        found = tuple(start.new_empty(shape) for shape in shapes)
+        problem = _problem(way, points, arrays)
+        _scan.forward(problem, _found(found), way.kernels, torch.get_num_threads())
+        ctx.way = way
+        ctx.save_for_backward(points, *found[:2], *arrays)
+        return found
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_precision: Tensor, d_information: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         points, precision, information, *arrays = ctx.saved_tensors
-        problem = _problem(ctx.hidden, ctx.draws, points, arrays)
         weights, prior, _, start = arrays[:4]
-        d_weights, d_prior = torch.empty_like(weights), torch.empty_like(prior)
-        d_start = [torch.empty_like(start) for _ in range(2)]
-        d_data = [start.new_empty(len(precision) - 1, *start.shape) for _ in range(4)]
+        none = start.new_empty(0)
+        gradients = [torch.empty_like(x) for x in (weights, prior, start, start)]
+        data = [start.new_empty(len(precision) - 1, *start.shape) for _ in range(4)]
         _scan.backward(
-            problem,
-            precision,
-            information,
-            d_precision.contiguous(),
-            d_information.contiguous(),
-            d_weights,
-            d_prior,
-            *d_start,
-            *d_data,
-            ctx.kernels,
+            _problem(ctx.way, points, arrays),
+            _found((precision, information, none, none, none)),
+            _found(tuple(d.contiguous() for d in cotangents)),
+            *gradients,
+            *data,
+            ctx.way.kernels,
             torch.get_num_threads(),
         )
-        rows = arrays[5].shape[1]  # gradients of data shared between rows add up
-        d_data = [d.unflatten(1, (-1, rows)).sum(1) for d in d_data]
-        return None, None, None, None, d_weights, d_prior, None, *d_start, *d_data, None
+        rows = arrays[5].shape[1]
+        if len(start) != rows:  # gradients of data shared between rows add up
+            data = [d.unflatten(1, (-1, rows)).sum(1) for d in data]
+        return None, None, *gradients[:2], None, *gradients[2:], *data, None
 
 
-def _problem(hidden: int, draws: Draws, points: Tensor, arrays: Any) -> Any:
+def _problem(way: Way, points: Tensor, arrays: Sequence[Tensor]) -> _scan.Problem:
     make = _scan.SingleProblem if arrays[0].dtype == torch.float32 else _scan.DoubleProblem
-    return make(*arrays, points, hidden, draws.count, draws.seed, draws.mirrored)
+    draws = way.draws
+    options = (way.hidden, draws.count, draws.seed, draws.mirrored, way.reverse)
+    return make(*arrays, points, *options)
+
+
+def _found(arrays: tuple[Tensor, ...]) -> _scan.Found:
+    make = _scan.SingleFound if arrays[0].dtype == torch.float32 else _scan.DoubleFound
+    return make(*arrays)
 
 
 def scan(
-    hidden: int,
+    way: Way,
     weights: Tensor,
     prior: Tensor,
     bounds: Tensor,
@@ -121,16 +139,15 @@ def scan(
     factors: tuple[Tensor, Tensor],
     future: tuple[Tensor, Tensor],
     seen: Tensor,
-    draws: Draws,
     points: Tensor | None = None,
-    kernels: str | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Carry a message along time; Gaussians are pairs of precision and information.
 
     Parameters
     ----------
-    hidden, weights
-        Width and packed weights of a `GatedTransition`.
+    way : Way
+    weights : Tensor
+        Packed weights of a `GatedTransition`.
     prior, bounds : Tensor
         ``(2, latent)``: its precision and information; where states are clamped.
     start
@@ -139,15 +156,15 @@ def scan(
         ``(time, row, latent)``; if there are fewer rows than in ``start`` they are repeated.
     seen : Tensor
         ``(time, row)``, false where the message that follows is the prior.
-    draws, points
-        The particles, and, if they are not drawn, the standard points
-        ``(time, particle, row, latent)``.
-    kernels : str, optional
-        One of `KERNELS`; the active ones if not given.
+    points : Tensor, optional
+        Standard points ``(time, particle, row, latent)``; drawn if not given.
+
+    Returns
+    -------
+    tuple of Tensor
+        Messages ``(time + 1, row, latent)``, the one that follows all steps at the end (in front
+        if time runs backward); posteriors and states ``(time, row, latent)``, if wanted.
     """
-    chosen = kernels or active()
-    if chosen is None:
-        raise RuntimeError("The compiled scan is not available.")
     arrays = (
         *(weights.contiguous(), prior.contiguous(), bounds.contiguous()),
         *(x.contiguous() for x in start),
@@ -156,7 +173,5 @@ def scan(
         seen.contiguous(),
     )
     points = weights.new_empty(0) if points is None else points
-    messages: tuple[Tensor, Tensor] = _Scan.apply(  # type: ignore[no-untyped-call]
-        hidden, draws, chosen, points, *arrays
-    )
-    return messages
+    found: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _Scan.apply(way, points, *arrays)  # type: ignore[no-untyped-call]
+    return found

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.gaussian import Gaussian
-from weft.inference.scan import Drawn, Given, Smoothed, fuse, scan
+from weft.inference.scan import Link, Passage, Smoothed, carry, draw, fuse
 from weft.model import MarkovModel
 from weft.particles import Particles
 
@@ -73,8 +73,7 @@ def forward_filter(
     generator: torch.Generator | None = None,
 ) -> Filtered:
     """Algorithm 1 with time reversed: ``q(z_t | x_{1:t})``."""
-    message = _filter(model, model.forward_factor, factors, particles, generator)
-    return Filtered(message, message * factors)
+    return _filter(Link.forward(model), factors, particles, generator)
 
 
 def backward_filter(
@@ -84,8 +83,7 @@ def backward_filter(
     generator: torch.Generator | None = None,
 ) -> Filtered:
     """Algorithm 1: ``q(z_t | x_{t:T})``, from the last step to the first."""
-    message = _filter(model, model.backward_factor, factors.flip(0), particles, generator).flip(0)
-    return Filtered(message, message * factors)
+    return _filter(Link.backward(model), factors, particles, generator)
 
 
 def smooth(
@@ -114,11 +112,9 @@ def smooth_forward(
 
     ``future`` is the backward filter's message. Kept as the paper states it; prefer `smooth`.
     """
-    prior = model.prior()
-    noise = Drawn(particles, factors.precision, generator)
-    start = prior.expand(*factors.shape[1:])
-    past = scan(model, model.forward_factor, start, factors, future, _seen(factors), noise)[:-1]
-    return fuse(past, factors, future, prior)
+    link = Link.forward(model)
+    past = carry(link, factors, future, _seen(link, factors), particles, generator)
+    return fuse(past, factors, future, model.prior())
 
 
 def sequence(
@@ -131,8 +127,10 @@ def sequence(
     mean: the paper's MAP recursion.
     """
     start = model.prior().expand(len(noise), *factors.shape[1:])
-    everywhere = torch.ones_like(_seen(factors))
-    return _draw(model, model.forward_factor, start, factors, future, everywhere, noise)[0]
+    points = noise.transpose(0, 1)
+    return _trajectories(
+        draw(Link.forward(model), start, factors, future, _everywhere(factors), points)
+    )
 
 
 def backward_sequence(model: MarkovModel, factors: Gaussian, noise: Tensor) -> Trajectories:
@@ -140,12 +138,10 @@ def backward_sequence(model: MarkovModel, factors: Gaussian, noise: Tensor) -> T
 
     They are what the filtering ELBO is an expectation over: Algorithm 1 with one particle.
     """
-    prior = model.prior()
+    link, prior = Link.backward(model), model.prior()
     start, future = prior.expand(len(noise), *factors.shape[1:]), prior.expand(*factors.shape)
-    turned = factors.flip(0)
-    seen = _seen(turned)
-    found = _draw(model, model.backward_factor, start, turned, future, seen, noise.flip(1))[0]
-    return Trajectories(found.latents.flip(1), found.posterior.flip(1), found.prior.flip(1))
+    points = noise.transpose(0, 1)
+    return _trajectories(draw(link, start, factors, future, _seen(link, factors), points))
 
 
 def walk(
@@ -155,6 +151,7 @@ def walk(
 
     ``noise`` gives ``(trajectory, subset, batch, latent)`` for each step, and so have the results.
     """
+    link = Link.forward(model)
     draws = iter(noise)
     past = None
     first = 0
@@ -163,57 +160,46 @@ def walk(
         stretch += islice(draws, max(STRETCH // stretch[0].numel(), 1) - 1)
         here = slice(first, first + len(stretch))
         first = here.stop
-        if past is None:
-            past = model.prior().expand(*stretch[0].shape)
-        everywhere = torch.ones_like(_seen(factors[here]))
-        found, past = _draw(
-            model,
-            model.forward_factor,
-            past,
+        start = model.prior().expand(*stretch[0].shape) if past is None else past
+        passage = draw(
+            link,
+            start,
             factors[here],
             future[here],
-            everywhere,
-            torch.stack(stretch, 1),
+            _everywhere(factors[here]),
+            torch.stack(stretch),
         )
+        past = passage.last
         for t in range(len(stretch)):
-            yield Trajectories(found.latents[:, t], found.posterior[:, t], found.prior[:, t])
+            yield Trajectories(passage.states[t], passage.posterior[t], passage.message[t])
 
 
 def _filter(
-    model: MarkovModel,
-    network: nn.Module,
-    factors: Gaussian,
-    particles: Particles,
-    generator: torch.Generator | None,
-) -> Gaussian:
-    """Messages in the order of the first axis of the factors: nothing is known of what is ahead."""
-    prior = model.prior()
-    start, future = prior.expand(*factors.shape[1:]), prior.expand(*factors.shape)
-    noise = Drawn(particles, factors.precision, generator)
-    return scan(model, network, start, factors, future, _seen(factors), noise)[:-1]
+    link: Link, factors: Gaussian, particles: Particles, generator: torch.Generator | None
+) -> Filtered:
+    """Messages of one side of time: nothing is known of what is ahead."""
+    future = link.model.prior().expand(*factors.shape)
+    message = carry(link, factors, future, _seen(link, factors), particles, generator)
+    return Filtered(message, message * factors)
 
 
-def _draw(
-    model: MarkovModel,
-    network: nn.Module,
-    start: Gaussian,
-    factors: Gaussian,
-    future: Gaussian,
-    seen: Tensor,
-    noise: Tensor,
-) -> tuple[Trajectories, Gaussian]:
-    """Trajectories in the order of the first axis of the factors, and the message after them."""
-    points = noise.transpose(0, 1)
-    messages = scan(model, network, start, factors, future, seen, Given(points))
-    past = messages[:-1]
-    # Each step's posterior again, for all steps at once: the scan keeps messages only.
-    posterior = fuse(past, factors[:, None], future[:, None], model.prior()).posterior
-    found = Trajectories(
-        posterior.at(points).transpose(0, 1), posterior.transpose(0, 1), past.transpose(0, 1)
+def _trajectories(passage: Passage) -> Trajectories:
+    """Put trajectories before time."""
+    return Trajectories(
+        passage.states.transpose(0, 1),
+        passage.posterior.transpose(0, 1),
+        passage.message.transpose(0, 1),
     )
-    return found, messages[-1]
 
 
-def _seen(factors: Gaussian) -> Tensor:
-    """Whether anything was observed up to each step: ``(time, subset, batch, 1)``."""
-    return factors.is_proper.any(-1, keepdim=True).cumsum(0) > 0
+def _seen(link: Link, factors: Gaussian) -> Tensor:
+    """Whether anything was observed on the way up to each step: ``(time, subset, batch, 1)``."""
+    observed = factors.is_proper.any(-1, keepdim=True)
+    if link.reverse:
+        return observed.flip(0).cumsum(0).flip(0) > 0
+    return observed.cumsum(0) > 0
+
+
+def _everywhere(factors: Gaussian) -> Tensor:
+    """A mask like `_seen` that is true throughout."""
+    return torch.ones_like(factors.precision[..., :1], dtype=torch.bool)

@@ -7,27 +7,30 @@ A message :math:`m_t` about the state, and what follows it:
     z_k = \mu(q_t) + \sigma(q_t)\, \epsilon_k, \qquad
     m_{t+1} = \mathrm{match}_k\; p \cdot f(z_k)
 
-Filtering has the prior for what is ahead and many particles; the paper's Algorithm 2 has the
-backward filter's message; trajectories have one particle, and so moments that match themselves.
-`reference` says it in PyTorch; the compiled scan does the same where it can.
+Filtering has the prior for what is ahead, and many particles (`carry`); the paper's Algorithm 2
+has the backward filter's message; trajectories have one particle (`draw`), and so moments that
+match themselves. `reference` says it in PyTorch; the compiled scan does the same where it fits.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from weft.gaussian import Gaussian
 from weft.inference import native
+from weft.inference.native import Draws, Way
 from weft.model import MarkovModel
 from weft.networks import GatedTransition
 from weft.particles import Cubature, Particles, RandomParticles
 
-__all__ = ["Drawn", "Given", "Noise", "Smoothed", "fuse", "reference", "scan"]
+T = TypeVar("T")
+
+__all__ = ["Link", "Passage", "Smoothed", "carry", "draw", "fuse", "reference"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,136 +57,178 @@ def fuse(past: Gaussian, present: Gaussian, future: Gaussian, prior: Gaussian) -
     return Smoothed(past / prior**power * future * present, share < 1 - 1e-6)
 
 
-class Noise(ABC):
-    """Standard-normal points for every step of a scan."""
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A way along time: a model's network for it, and whether it leads from last step to first."""
 
-    @abstractmethod
-    def __iter__(self) -> Iterator[Tensor]:
-        """Yield points ``(particle, …, latent)`` step by step, for the reference."""
+    model: MarkovModel
+    network: nn.Module
+    reverse: bool
 
-    @abstractmethod
-    def compiled(self, rows: int) -> tuple[native.Draws, Tensor | None] | None:
-        """Say the same to the compiled scan; none if it cannot be said."""
+    @classmethod
+    def forward(cls, model: MarkovModel) -> Link:
+        """Follow ``p(z_t | z_{t-1})``."""
+        return cls(model, model.forward_factor, reverse=False)
+
+    @classmethod
+    def backward(cls, model: MarkovModel) -> Link:
+        """Follow ``p(z_t | z_{t+1})``."""
+        return cls(model, model.backward_factor, reverse=True)
+
+    def order(self, steps: Sequence[T]) -> Sequence[T]:
+        """Turn steps of time into steps of the way, or back."""
+        return steps[::-1] if self.reverse else steps
 
 
 @dataclass(frozen=True, eq=False)
-class Given(Noise):
-    """One point per row, ``(time, …, latent)``."""
+class Passage:
+    """What a scan saw at each step, ``(time, …, row, latent)``.
 
-    points: Tensor
+    ``states`` were drawn from ``posterior``, which fused ``message`` with the step's factors and
+    what lies ahead; ``last`` ``(…, row, latent)`` is the message that follows all steps.
+    """
 
-    def __iter__(self) -> Iterator[Tensor]:
-        yield from self.points[:, None]
-
-    def compiled(self, rows: int) -> tuple[native.Draws, Tensor | None]:
-        """Pass the points on."""
-        shape = (len(self.points), 1, rows, self.points.shape[-1])
-        return native.Draws(1), self.points.reshape(shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn(Noise):
-    """A scheme's particles for states shaped like ``like`` ``(time, …, latent)``."""
-
-    particles: Particles
-    like: Tensor
-    generator: torch.Generator | None
-
-    def __iter__(self) -> Iterator[Tensor]:
-        for row in self.like:
-            yield self.particles.noise(row, self.generator)
-
-    def compiled(self, rows: int) -> tuple[native.Draws, Tensor | None] | None:
-        """Let the scan draw random points for itself; pass fixed ones on."""
-        if isinstance(self.particles, RandomParticles):
-            seed = self.particles.seed(self.generator)
-            return native.Draws(self.particles.count, seed, self.particles.mirrored), None
-        if isinstance(self.particles, Cubature):
-            steps, latent = len(self.like), self.like.shape[-1]
-            points = self.particles.noise(self.like.new_empty(latent))
-            shape = (steps, len(points), rows, latent)
-            return native.Draws(len(points)), points[None, :, None].expand(shape)
-        return None
+    message: Gaussian
+    posterior: Gaussian
+    states: Tensor
+    last: Gaussian
 
 
-def scan(
-    model: MarkovModel,
-    network: nn.Module,
-    start: Gaussian,
+def carry(
+    link: Link,
     factors: Gaussian,
     future: Gaussian,
     seen: Tensor,
-    noise: Noise,
+    particles: Particles,
+    generator: torch.Generator | None,
 ) -> Gaussian:
-    """Carry a message along the first axis, in the compiled scan if it fits.
+    """Carry the prior along time with many particles: the message that reaches each step.
 
     Parameters
     ----------
-    model : MarkovModel
-    network : nn.Module
-        Its forward or backward factor.
-    start : Gaussian
-        First message ``(…, row, latent)``; axes before those of the factors are trajectories.
+    link : Link
     factors, future : Gaussian
         ``(time, row, latent)`` with any number of row axes: what each step observed, and what lies
         ahead of it.
     seen : Tensor
         ``(time, row, 1)``, false where nothing has been observed yet and the next message is the
         prior.
-    noise : Noise
-
-    Returns
-    -------
-    Gaussian
-        Messages ``(time + 1, …, row, latent)``: ``start`` is the first, and the last is what all
-        steps say about the one after them.
+    particles : Particles
+    generator : torch.Generator, optional
     """
-    small = isinstance(network, GatedTransition) and network.largest <= native.LARGEST
-    fits = small and native.active() is not None and factors.precision.device.type == "cpu"
-    said = noise.compiled(start.shape[:-1].numel()) if fits else None
-    if said is None:
-        return reference(model, network, start, factors, future, seen, noise)
-    assert isinstance(network, GatedTransition)
-    prior = model.prior()
-    shape, latent = start.shape, start.shape[-1]
-
-    def flat(factor: Gaussian, first: int) -> tuple[Tensor, Tensor]:
-        lead = factor.shape[:first]
-        return (
-            factor.precision.reshape(*lead, -1, latent),
-            factor.information.reshape(*lead, -1, latent),
-        )
-
-    precision, information = native.scan(
-        network.hidden,
-        network.packed(),
-        torch.stack([prior.precision, prior.information]),
-        model.bounds(prior),
-        flat(start, 0),
-        flat(factors, 1),
-        flat(future, 1),
-        seen.reshape(len(seen), -1),
-        *said,
-    )
-    return Gaussian(precision.reshape(-1, *shape), information.reshape(-1, *shape))
+    start = link.model.prior().expand(*factors.shape[1:])
+    kernels = _kernels(link, factors)
+    points = None
+    if kernels and isinstance(particles, RandomParticles):
+        draws = Draws(particles.count, particles.seed(generator), particles.mirrored)
+    elif kernels and isinstance(particles, Cubature):
+        fixed = particles.noise(factors.precision.new_empty(factors.shape[-1]))
+        points = fixed[None, :, None].expand(len(seen), -1, start.shape[:-1].numel(), -1)
+        draws = Draws(len(fixed))
+    else:
+        noise = (particles.noise(start.precision, generator) for _ in seen)
+        steps = list(reference(link, start, factors, future, seen, noise))
+        return Gaussian.stack([step.message for step in link.order(steps)])
+    found = _compiled(kernels, draws, link, start, factors, future, seen, points, states=False)
+    return found[0][1:] if link.reverse else found[0][:-1]
 
 
-def reference(
-    model: MarkovModel,
-    network: nn.Module,
+def draw(
+    link: Link,
     start: Gaussian,
     factors: Gaussian,
     future: Gaussian,
     seen: Tensor,
-    noise: Noise,
-) -> Gaussian:
-    """Do what `scan` does, a step at a time in PyTorch."""
-    prior = model.prior()
-    messages = [start]
-    for factor, ahead, visible, points in zip(
-        factors.unbind(), future.unbind(), seen.unbind(), noise, strict=True
-    ):
-        posterior = fuse(messages[-1], factor, ahead, prior).posterior
-        pushed = model.step(network, posterior.at(points), prior)
-        messages.append(pushed.moment_match().where(visible, prior))
-    return Gaussian.stack(messages)
+    points: Tensor,
+) -> Passage:
+    """Carry single particles along time from a message, as `carry` does many from the prior.
+
+    ``points`` are standard-normal numbers ``(time, …, row, latent)``; axes before those of the
+    factors are trajectories, and ``start`` ``(…, row, latent)`` has them too.
+    """
+    kernels = _kernels(link, factors)
+    if not kernels:
+        noise = link.order(points[:, None].unbind())
+        steps = list(reference(link, start, factors, future, seen, noise))
+        ordered = link.order(steps)
+        return Passage(
+            Gaussian.stack([step.message for step in ordered]),
+            Gaussian.stack([step.posterior for step in ordered]),
+            torch.cat([step.states for step in ordered]),
+            steps[-1].last,
+        )
+    rows = points.reshape(len(points), 1, -1, points.shape[-1])
+    message, posterior, states = _compiled(
+        kernels, Draws(1), link, start, factors, future, seen, rows, states=True
+    )
+    if link.reverse:
+        return Passage(message[1:], posterior, states, message[0])
+    return Passage(message[:-1], posterior, states, message[-1])
+
+
+def reference(
+    link: Link,
+    start: Gaussian,
+    factors: Gaussian,
+    future: Gaussian,
+    seen: Tensor,
+    noise: Iterable[Tensor],
+) -> Iterator[Passage]:
+    """Go along time in PyTorch, step by step of the way: the scan as it is meant.
+
+    ``noise`` gives ``(particle, …, row, latent)`` for each step, and so are the ``states``.
+    """
+    prior = link.model.prior()
+    message = start
+    inputs = (factors.unbind(), future.unbind(), seen.unbind())
+    for factor, ahead, visible, points in zip(*map(link.order, inputs), noise, strict=True):
+        posterior = fuse(message, factor, ahead, prior).posterior
+        states = posterior.at(points)
+        pushed = link.model.step(link.network, states, prior)
+        last = pushed.moment_match().where(visible, prior)
+        yield Passage(message, posterior, states, last)
+        message = last
+
+
+def _kernels(link: Link, factors: Gaussian) -> str | None:
+    """Compiled kernels for a scan, if it fits them."""
+    network = link.network
+    small = isinstance(network, GatedTransition) and network.largest <= native.LARGEST
+    return native.active() if small and factors.precision.device.type == "cpu" else None
+
+
+def _compiled(
+    kernels: str,
+    draws: Draws,
+    link: Link,
+    start: Gaussian,
+    factors: Gaussian,
+    future: Gaussian,
+    seen: Tensor,
+    points: Tensor | None,
+    states: bool,
+) -> tuple[Gaussian, Gaussian, Tensor]:
+    """Run the compiled scan on flattened rows: messages ``(time + 1, …)``, posteriors, states."""
+    assert isinstance(link.network, GatedTransition)
+    prior = link.model.prior()
+    shape, latent = start.shape, start.shape[-1]
+
+    def flat(factor: Gaussian, first: int) -> tuple[Tensor, Tensor]:
+        size = (*factor.shape[:first], -1, latent)
+        return factor.precision.reshape(size), factor.information.reshape(size)
+
+    found = native.scan(
+        Way(link.network.hidden, draws, link.reverse, states, kernels),
+        link.network.packed(),
+        torch.stack([prior.precision, prior.information]),
+        link.model.bounds(prior),
+        flat(start, 0),
+        flat(factors, 1),
+        flat(future, 1),
+        seen.reshape(len(seen), -1),
+        points,
+    )
+    steps = len(seen) if states else 0
+    sizes = [len(seen) + 1] * 2 + [steps] * 3
+    full = [x.reshape(size, *shape) for x, size in zip(found, sizes, strict=True)]
+    return Gaussian(full[0], full[1]), Gaussian(full[2], full[3]), full[4]
