@@ -43,7 +43,7 @@ def fit_spirals(seed: int, objective: ObjectiveConfig, training: TrainingConfig)
     return {
         "seed": seed,
         "mse": errors,
-        "coverage": coverage(model, test.noisy),
+        "coverage": coverage(model, test.noisy[:100]),
         "loss": model.history[-1].loss,
         "failures": sum(epoch.failures for epoch in model.history),
         "seconds": seconds,

@@ -138,11 +138,11 @@ struct Block {
     V<T> *message_p, *message_i, *factor_p, *factor_i, *future_p, *future_i, *power;
     V<T> *posterior_p, *mean, *std;
     // particles, (dimension, particle of the four)
-    V<T> *noise, *z, *inward, *gate, *candidate, *spread, *moved, *width;
+    V<T> *noise, *z, *inward, *gate, *candidate, *spread, *moved, *width, *opening, *growth, *shrink;
     V<T>* moved_all;  // (particle, dimension)
     V<T> weight[FOUR];
     // gradients
-    V<T> *cot_p, *cot_i, *d_mean, *d_var, *next_mean, *d_point, *d_std, *d_p, *d_i;
+    V<T> *cot_p, *cot_i, *d_mean, *d_var, *next_mean, *drift, *d_point, *d_std, *d_p, *d_i;
     V<T> *d_inward, *d_gate, *d_candidate, *d_spread, *d_z;
     V<T> *d_prior_p, *d_prior_i, *sums, *totals;
 
@@ -166,9 +166,10 @@ struct Block {
         };
         for (V<T>** place : {&message_p, &message_i, &factor_p, &factor_i, &future_p, &future_i,
                              &power, &posterior_p, &mean, &std, &cot_p, &cot_i, &d_mean, &d_var,
-                             &next_mean, &d_point, &d_std, &d_p, &d_i, &d_prior_p, &d_prior_i})
+                             &next_mean, &drift, &d_point, &d_std, &d_p, &d_i, &d_prior_p, &d_prior_i})
             take(*place, D);
-        for (V<T>** place : {&noise, &z, &gate, &candidate, &spread, &moved, &width, &d_gate,
+        for (V<T>** place : {&noise, &z, &gate, &candidate, &spread, &moved, &width, &opening,
+                             &growth, &shrink, &d_gate,
                              &d_candidate, &d_spread, &d_z})
             take(*place, D * FOUR);
         take(inward, (2 * H + D) * FOUR);
@@ -264,7 +265,7 @@ struct Block {
 
     // Place four particles (or fewer) of round `round` and push them through the network.
     template <int R>
-    void push(std::int64_t t, std::int64_t round) {
+    __attribute__((noinline)) void push(std::int64_t t, std::int64_t round) {
         place<R>(t, round);
         for (std::int64_t d = 0; d < D; ++d)
             for (int r = 0; r < R; ++r) {
@@ -280,21 +281,25 @@ struct Block {
         product<T, R, false>(net.spread, D, 1, net.spread_bias, D, D, candidate, spread);
     }
 
-    // Mean and variance of prior · f(z) for each particle.
+    // Mean and variance of prior · f(z) for each particle, and what the gradient needs besides.
+    // Not inlined: the gradient must find the very numbers that were found before.
     template <int R>
-    void settle() {
+    __attribute__((noinline)) void settle() {
         using P = Pack<T, R>;
         for (std::int64_t d = 0; d < D; ++d) {
             const V<T> prior_p = all<T>(scan.prior_precision[d]);
             const V<T> prior_i = all<T>(scan.prior_information[d]);
             const P l = P::load(inward + (2 * H + d) * R), c = P::load(candidate + d * R);
-            const P f = l + sigmoid(P::load(gate + d * R)) * (c - l);
+            const P g = sigmoid(P::load(gate + d * R));
             P slope;
             const P s = softplus(P::load(spread + d * R), slope) + all<T>(STD_FLOOR);
             const P square = s * s;
-            const P shrink = reciprocal(fused(square, P::fill(prior_p), all<T>(1)));
-            ((f + square * prior_i) * shrink).store(moved + d * R);
-            (square * shrink).store(width + d * R);
+            const P q = reciprocal(fused(square, P::fill(prior_p), all<T>(1)));
+            ((l + g * (c - l) + square * prior_i) * q).store(moved + d * R);
+            (square * q).store(width + d * R);
+            g.store(opening + d * R);
+            (s * slope).store(growth + d * R);
+            q.store(shrink + d * R);
         }
     }
 
@@ -389,6 +394,7 @@ struct Block {
             for (std::int64_t d = 0; d < D; ++d) {
                 const V<T> off = kept[r * D + d] - next_mean[d];
                 d_std[d] += weight[r] * (off * off);  // here: the variance of the means
+                drift[d] += weight[r] * off;
             }
     }
 
@@ -403,7 +409,7 @@ struct Block {
             const bool any = seen(t, mask);
             if (any || scan.states) fuse(t);
             if (any) {
-                for (std::int64_t d = 0; d < D; ++d) next_mean[d] = d_var[d] = d_std[d] = V<T>{};
+                for (std::int64_t d = 0; d < D; ++d) next_mean[d] = d_var[d] = d_std[d] = drift[d] = V<T>{};
                 for (std::int64_t i = 0; i < turns; ++i) switch (places(i)) {
                         case 1: forward_round<1>(t, i); break;
                         case 2: forward_round<2>(t, i); break;
@@ -428,12 +434,18 @@ struct Block {
                     const V<T> p = one_over<T>(gather(d_var[d] + d_std[d]));
                     message_p[d] = mask != T(0) ? p : prior_p;
                     message_i[d] = mask != T(0) ? p * next_mean[d] : prior_i;
+                    drift[d] = gather(drift[d]) + (next_mean[d] - mean_of(d));
                 }
             }
+            if (any) store(drift, scan.drift + scan.message_at(t + 1) * scan.rows * D);
         }
         const std::int64_t last = scan.message_at(scan.steps) * scan.rows * D;
         store(message_p, scan.message_precision + last);
         store(message_i, scan.message_information + last);
+    }
+
+    __attribute__((noinline)) V<T> mean_of(std::int64_t d) const {
+        return message_i[d] * one_over<T>(message_p[d]);
     }
 
     // Write the one particle's posterior and state.
@@ -454,27 +466,23 @@ struct Block {
         using P = Pack<T, R>;
         weigh<R>(round);
         push<R>(t, round);
+        settle<R>();
         const P w = P::load(weight);
         for (std::int64_t d = 0; d < D; ++d) {
             const V<T> prior_p = all<T>(scan.prior_precision[d]);
             const V<T> prior_i = all<T>(scan.prior_information[d]);
             const V<T> one = all<T>(1), two = all<T>(2);
-            const P l = P::load(inward + (2 * H + d) * R);
-            const P off = P::load(candidate + d * R) - l;
-            const P g = sigmoid(P::load(gate + d * R));
-            P slope;
-            const P s = softplus(P::load(spread + d * R), slope) + all<T>(STD_FLOOR);
-            const P square = s * s;
-            const P shrink = reciprocal(fused(square, P::fill(prior_p), one));
-            const P m = (l + g * off + square * prior_i) * shrink;
-            const P v = square * shrink;
-            const P d_m = w * fused(m - next_mean[d], P::fill(two * d_var[d]), d_mean[d]);
+            const P g = P::load(opening + d * R), q = P::load(shrink + d * R);
+            const P off = P::load(candidate + d * R) - P::load(inward + (2 * H + d) * R);
+            const P m = P::load(moved + d * R), v = P::load(width + d * R);
+            const P aside = (m - next_mean[d]) - drift[d];
+            const P d_m = w * fused(aside, P::fill(two * d_var[d]), d_mean[d]);
             const P d_v = w * d_var[d];
             d_prior_p[d] -= (v * (d_m * m + d_v * v)).sum();
             d_prior_i[d] += (d_m * v).sum();
-            const P d_f = d_m * shrink;
-            const P d_square = d_f * (prior_i - m * prior_p) + d_v * shrink * shrink;
-            (s * d_square * slope * two).store(d_spread + d * R);
+            const P d_f = d_m * q;
+            const P d_square = d_f * (prior_i - m * prior_p) + d_v * q * q;
+            (P::load(growth + d * R) * d_square * two).store(d_spread + d * R);
             (d_f * (one - g)).store(d_inward + (2 * H + d) * R);
             (d_f * g).store(d_candidate + d * R);
             (d_f * off * g * (one - g)).store(d_gate + d * R);
@@ -505,10 +513,11 @@ struct Block {
     // Gradients of one step, from the cotangent of the message after it to that of the one before.
     void backward_step(std::int64_t t, const Gradients<T>& to, V<T> mask, bool any,
                        const Layers<V<T>>& into) {
+        load(scan.drift + scan.message_at(t + 1) * scan.rows * D, drift);
         for (std::int64_t d = 0; d < D; ++d) {
             // message_{t+1} = (1/var, mean/var); lanes not seen pass nothing on
             const V<T> p = message_p[d];
-            next_mean[d] = message_i[d] * one_over<T>(p);
+            next_mean[d] = mean_of(d);
             d_mean[d] = mask * cot_i[d] * p;
             d_var[d] = -mask * p * p * (cot_p[d] + cot_i[d] * next_mean[d]);
             d_prior_p[d] += once * (T(1) - mask) * cot_p[d];

@@ -172,10 +172,12 @@ struct Problem {
 };
 
 // What a scan gives, or the cotangents of it: messages, and with one particle, if wanted, what it
-// was drawn from and where it came to lie (arrays without elements if not).
+// was drawn from and where it came to lie (arrays without elements if not). Drifts are for the
+// gradient alone.
 template <class T>
 struct Found {
     Array<T> precision, information, posterior_precision, posterior_information, states;
+    Array<T> drift;
 
     void check(const Scan<T>& s) const {
         require(shaped(precision, {s.steps + 1, s.rows, s.latent}) &&
@@ -192,6 +194,8 @@ struct Found {
         check(s);
         s.message_precision = precision.data();
         s.message_information = information.data();
+        require(shaped(drift, {s.steps + 1, s.rows, s.latent}), "Drifts are shaped like messages.");
+        s.drift = drift.data();
         if (!states.size()) return;
         s.posterior_precision = posterior_precision.data();
         s.posterior_information = posterior_information.data();
@@ -311,12 +315,12 @@ void define(nb::module_& module, const char* problem, const char* found) {
         .def(
             "__init__",
             [](F* self, Array<T> precision, Array<T> information, Array<T> posterior_precision,
-               Array<T> posterior_information, Array<T> states) {
+               Array<T> posterior_information, Array<T> states, Array<T> drift) {
                 new (self) F{precision, information, posterior_precision, posterior_information,
-                             states};
+                             states, drift};
             },
             "precision"_a, "information"_a, "posterior_precision"_a, "posterior_information"_a,
-            "states"_a);
+            "states"_a, "drift"_a);
     module.def("forward", &forward<T>, "problem"_a, "found"_a, "kernels"_a, "threads"_a);
     module.def("backward", &backward<T>, "problem"_a, "found"_a, "cotangents"_a, "d_weights"_a,
                "d_prior"_a, "d_start_precision"_a, "d_start_information"_a,

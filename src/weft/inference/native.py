@@ -89,24 +89,25 @@ class _Scan(torch.autograd.Function):
             (steps, *start.shape) if way.states else (0,)
         ] * 3
         found = tuple(start.new_empty(shape) for shape in shapes)
+        drift = torch.empty_like(found[0])
         problem = _problem(way, points, arrays)
-        _scan.forward(problem, _found(found), way.kernels, torch.get_num_threads())
+        _scan.forward(problem, _found(*found, drift), way.kernels, torch.get_num_threads())
         ctx.way = way
-        ctx.save_for_backward(points, *found[:2], *arrays)
+        ctx.save_for_backward(points, *found[:2], drift, *arrays)
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        points, precision, information, *arrays = ctx.saved_tensors
+        points, precision, information, drift, *arrays = ctx.saved_tensors
         weights, prior, _, start = arrays[:4]
         none = start.new_empty(0)
         gradients = [torch.empty_like(x) for x in (weights, prior, start, start)]
         data = [start.new_empty(len(precision) - 1, *start.shape) for _ in range(4)]
         _scan.backward(
             _problem(ctx.way, points, arrays),
-            _found((precision, information, none, none, none)),
-            _found(tuple(d.contiguous() for d in cotangents)),
+            _found(precision, information, none, none, none, drift),
+            _found(*(d.contiguous() for d in cotangents), none),
             *gradients,
             *data,
             ctx.way.kernels,
@@ -125,7 +126,7 @@ def _problem(way: Way, points: Tensor, arrays: Sequence[Tensor]) -> _scan.Proble
     return make(*arrays, points, *options)
 
 
-def _found(arrays: tuple[Tensor, ...]) -> _scan.Found:
+def _found(*arrays: Tensor) -> _scan.Found:
     make = _scan.SingleFound if arrays[0].dtype == torch.float32 else _scan.DoubleFound
     return make(*arrays)
 
