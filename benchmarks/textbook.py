@@ -13,9 +13,11 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft import BFVI
+from weft.inference.bfvi import Encoder
+from weft.networks import GatedTransition, ImageDecoder, ImageFeatures
 from weft.objective import ObjectiveConfig
 
 __all__ = ["textbook_loss", "textbook_smooth"]
@@ -35,8 +37,11 @@ def prior_of(module: BFVI) -> Moments:
 
 
 def multiply(*factors: Moments) -> Moments:
-    precision = sum(1 / variance for _, variance in factors)
-    weighted = sum(mean / variance for mean, variance in factors)
+    precision = torch.zeros(())
+    weighted = torch.zeros(())
+    for mean, variance in factors:
+        precision = precision + 1 / variance
+        weighted = weighted + mean / variance
     return weighted / precision, 1 / precision
 
 
@@ -55,7 +60,7 @@ def kl(q: Moments, p: Moments) -> Tensor:
     return 0.5 * (torch.log(v2 / v1) + (v1 + (m1 - m2) ** 2) / v2 - 1).sum(-1)
 
 
-def transition(module: BFVI, net: nn.Module, z: Tensor) -> Moments:
+def transition(module: BFVI, net: GatedTransition, z: Tensor) -> Moments:
     """``p(z') f(z' | z)``, with states held within six standard deviations of the prior."""
     prior = prior_of(module)
     reach = 6 * prior[1].sqrt().detach()
@@ -66,19 +71,31 @@ def transition(module: BFVI, net: nn.Module, z: Tensor) -> Moments:
     return multiply(prior, (mean, std_of(net.spread(candidate)).square()))
 
 
-def expect(module: BFVI, net: nn.Module, particles: Tensor) -> Moments:
+def expect(module: BFVI, net: GatedTransition, particles: Tensor) -> Moments:
     """Moments of the mixture over particles (eqs. 7, 8)."""
     mean, variance = transition(module, net, particles)
     centre = mean.mean(0)
     return centre, variance.mean(0) + mean.square().mean(0) - centre.square()
 
 
+def plain(network: ImageFeatures | ImageDecoder, x: Tensor) -> Tensor:
+    """Run a network layer by layer in PyTorch's default layout of images."""
+    if isinstance(network, ImageDecoder):
+        x = network.hidden(x)
+    for layer in network.layers:
+        x = x.contiguous() if type(layer).__name__ == "_ChannelsLast" else layer(x)
+    return x
+
+
 def encode(module: BFVI, name: str, values: Tensor) -> tuple[Moments, Tensor]:
     """Gaussian of each step ``(time, batch, latent)``, and where it was observed."""
     encoder = module.encoders[module.model.position(name)]
+    assert isinstance(encoder, Encoder)
     rows = values.flatten(0, 1)
     missing = rows.isnan() if rows.is_floating_point() else rows < 0
-    features = encoder.features(rows.masked_fill(missing, 0))
+    rows = rows.masked_fill(missing, 0)
+    network = encoder.features
+    features = plain(network, rows) if isinstance(network, ImageFeatures) else network(rows)
     shape = (*values.shape[:2], -1)
     mean = encoder.head.mean(features).reshape(shape)
     variance = std_of(encoder.head.spread(features)).square().reshape(shape)
@@ -99,7 +116,7 @@ def at_step(
 
 def filtered(
     module: BFVI,
-    net: nn.Module,
+    net: GatedTransition,
     found: list[tuple[Moments, Tensor]],
     order: list[int],
     draw: Draw,
@@ -124,7 +141,9 @@ def log_likelihood(module: BFVI, name: str, z: Tensor, values: Tensor) -> Tensor
     modality = model.modalities[model.position(name)]
     missing = values.isnan() if values.is_floating_point() else values < 0
     filled = values.masked_fill(missing, 0)
-    raw = model.decoders[model.position(name)](z.flatten(0, 1))
+    decoder = model.decoders[model.position(name)]
+    rows = z.flatten(0, 1)
+    raw = plain(decoder, rows) if isinstance(decoder, ImageDecoder) else decoder(rows)
     raw = raw.reshape(*z.shape[:2], -1)
     entries = modality.likelihood.distribution(raw, modality.shape).log_prob(filled)
     return modality.weight * entries.masked_fill(missing, 0).sum()

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from weft import Bernoulli, Categorical, Modality, Normal, Pixels, Poisson, StudentT
+from weft import Bernoulli, Categorical, Modality, Normal, Pixels, Poisson, StudentT, likelihoods
 
 SHAPED = [Normal(), StudentT(), StudentT(df=2.5), Bernoulli(), Pixels(), Poisson()]
 ALL = [*SHAPED, Categorical(4)]
@@ -126,3 +126,22 @@ def test_extreme_network_output_stays_finite(likelihood, scale):
 def test_contradictory_declarations_are_refused(declare, message):
     with pytest.raises(ValueError, match=message):
         declare()
+
+
+@pytest.mark.parametrize("rows", [1, 5, 7])
+def test_large_outputs_are_scored_in_pieces_to_the_same_numbers(rows, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    raw = torch.randn((rows, 2, 24), generator=generator, dtype=torch.float64, requires_grad=True)
+    value = torch.randn((rows, 1, 3, 4), generator=generator, dtype=torch.float64)
+    observed = torch.rand((rows, 1, 3, 4), generator=generator) > 0.3
+    cotangent = torch.randn((rows, 2), generator=generator, dtype=torch.float64)
+
+    def run():
+        score = Normal().log_prob(raw, value, observed, 2)
+        return score, *torch.autograd.grad(score, raw, cotangent)
+
+    whole = run()
+    for piece in (1, 100, 150):
+        monkeypatch.setattr(likelihoods, "PIECE", piece)
+        for a, b in zip(run(), whole, strict=True):
+            torch.testing.assert_close(a, b)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributions as D
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from weft.columns import Support
 from weft.gaussian import positive_std
@@ -31,6 +34,10 @@ UNIT = Support("a number from 0 to 1", lambda values: (values >= 0) & (values <=
 COUNT = Support(
     "a whole number of at least 0", lambda values: (values >= 0) & (values == np.round(values))
 )
+
+
+PIECE = 2**18
+"""Raw numbers scored at once: as many as stay in a processor's cache with what is made of them."""
 
 
 class Likelihood(ABC):
@@ -53,8 +60,14 @@ class Likelihood(ABC):
         """Log-density of the observed entries, summed over the last ``event_dims`` axes.
 
         Missing entries contribute nothing to the value or to any gradient; they must hold a finite
-        number in the support (`Batch` fills zeros).
+        number in the support (`Batch` fills zeros). Large outputs are scored in pieces.
         """
+        if raw.numel() <= PIECE or value.shape[0] != raw.shape[0]:
+            return self._score(raw, value, observed, event_dims)
+        score: Tensor = _Pieces.apply(self, raw, value, observed, event_dims)  # type: ignore[no-untyped-call]
+        return score
+
+    def _score(self, raw: Tensor, value: Tensor, observed: Tensor, event_dims: int) -> Tensor:
         shape = tuple(value.shape[value.dim() - event_dims :])
         entries = self.distribution(raw, shape).log_prob(value)
         scored = torch.where(observed, entries, torch.zeros_like(entries))
@@ -76,6 +89,45 @@ class Likelihood(ABC):
     def _split(self, raw: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         parts = raw.reshape(*raw.shape[:-1], self.parameters_per_entry, *shape)
         return parts.unbind(-1 - len(shape))
+
+
+class _Pieces(torch.autograd.Function):
+    """`Likelihood.log_prob` along the first axis, piece by piece, keeping only its inputs.
+
+    Scores are cheap to compute and large to keep: the gradient computes each piece again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        likelihood: Likelihood,
+        raw: Tensor,
+        value: Tensor,
+        observed: Tensor,
+        event_dims: int,
+    ) -> Tensor:
+        ctx.likelihood, ctx.event_dims = likelihood, event_dims
+        ctx.save_for_backward(raw, value, observed)
+        pieces = _split(raw, value, observed)
+        return torch.cat([likelihood._score(r, v, o, event_dims) for r, v, o in pieces])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_score: Tensor) -> tuple[Tensor | None, ...]:
+        d_raw = torch.empty_like(ctx.saved_tensors[0])
+        pieces = _split(*ctx.saved_tensors, d_score, d_raw)
+        for raw, value, observed, cotangent, into in pieces:
+            with torch.enable_grad():
+                leaf = raw.detach().requires_grad_()
+                score = ctx.likelihood._score(leaf, value, observed, ctx.event_dims)
+            into.copy_(torch.autograd.grad(score, leaf, cotangent)[0])
+        return None, d_raw, None, None, None
+
+
+def _split(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Cut all along the first axis, so that a piece of the first has `PIECE` numbers."""
+    rows = max(PIECE * len(tensors[0]) // tensors[0].numel(), 1)
+    return zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True)
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,15 @@ from weft.gaussian import Gaussian
 from weft.inference import recursions
 from weft.inference.bfvi import BFVI, fuse_subsets
 from weft.inference.recursions import Trajectories
+from weft.modality import Modality
 from weft.particles import MonteCarlo, Particles
 
 __all__ = ["Loss", "Objective", "ObjectiveConfig", "Temperature"]
 
 
 CHAINS = ("filter", "smooth")
+LARGE = 2**22
+"""Decoder outputs beyond which chains and subsets are decoded one by one."""
 
 
 @dataclass(frozen=True)
@@ -162,14 +165,26 @@ class Objective(nn.Module):
             if modality.name not in target.values or not len(scored):
                 continue
             rows = target.rows(modality.name)
-            value = target.values[modality.name].flatten(0, 1)[rows][:, None, None]
-            observed = target.observed[modality.name].flatten(0, 1)[rows][:, None, None]
+            value = target.values[modality.name].flatten(0, 1)[rows]
+            observed = target.observed[modality.name].flatten(0, 1)[rows]
             z = latents.index_select(2, scored).index_select(0, rows)
-            score = self.module.model.log_prob(modality.name, z, value, observed)
+            score = self._score(modality, z.flatten(1, 2), value, observed)
+            score = score.reshape(len(rows), len(paths), len(scored))
             errors = -(score.sum(0) * weights[scored]).sum(1) / steps
             for chain, error in zip(paths, errors, strict=True):
                 terms[f"nll/{chain}/{modality.name}"] = error
         return terms
+
+    def _score(self, modality: Modality, z: Tensor, value: Tensor, observed: Tensor) -> Tensor:
+        """Log-likelihood ``(row, column)`` of values ``(row, *shape)`` under states of each column.
+
+        Large outputs are decoded column by column, or they would not fit a processor's caches.
+        """
+        log_prob = self.module.model.log_prob
+        if z.shape[:2].numel() * modality.likelihood.outputs(modality.shape) <= LARGE:
+            return log_prob(modality.name, z, value[:, None], observed[:, None])
+        columns = [log_prob(modality.name, each, value, observed) for each in z.unbind(1)]
+        return torch.stack(columns, 1)
 
     def _elbo(self, chain: str, terms: dict[str, Tensor], beta: float) -> Tensor:
         """Negative ELBO of one chain, from its terms."""

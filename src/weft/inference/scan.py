@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from weft.gaussian import Gaussian
 from weft.inference import native
@@ -29,6 +30,9 @@ from weft.networks import GatedTransition
 from weft.particles import Cubature, Particles, RandomParticles
 
 T = TypeVar("T")
+
+PIECE = 2**17
+"""Numbers of particles' states that go through a network at once."""
 
 __all__ = ["Link", "Passage", "Smoothed", "carry", "draw", "fuse", "reference"]
 
@@ -127,8 +131,8 @@ def carry(
         draws = Draws(len(fixed))
     else:
         noise = (particles.noise(start.precision, generator) for _ in seen)
-        steps = list(reference(link, start, factors, future, seen, noise))
-        return Gaussian.stack([step.message for step in link.order(steps)])
+        way = reference(link, start, factors, future, seen, noise)
+        return Gaussian.stack(link.order([step.message for step in way]))
     found = _compiled(kernels, draws, link, start, factors, future, seen, points, states=False)
     return found[0][1:] if link.reverse else found[0][:-1]
 
@@ -183,11 +187,36 @@ def reference(
     inputs = (factors.unbind(), future.unbind(), seen.unbind())
     for factor, ahead, visible, points in zip(*map(link.order, inputs), noise, strict=True):
         posterior = fuse(message, factor, ahead, prior).posterior
-        states = posterior.at(points)
-        pushed = link.model.step(link.network, states, prior)
-        last = pushed.moment_match().where(visible, prior)
-        yield Passage(message, posterior, states, last)
+        last = expect(link, posterior, points, prior).where(visible, prior)
+        yield Passage(message, posterior, posterior.at(points), last)
         message = last
+
+
+def expect(link: Link, state: Gaussian, points: Tensor, prior: Gaussian) -> Gaussian:
+    """Moments of where a link leads from a state ``(…, row, latent)``, over particles.
+
+    Many large particles go in pieces of rows, and their gradient computes each piece again: so they
+    stay in the processor's cache, and memory does not grow with their number.
+    """
+
+    def moments(mean: Tensor, std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        found = link.model.step(link.network, mean + std * noise, prior).moment_match()
+        return found.precision, found.information
+
+    mean, std = state.mean, state.std
+    size = len(points) * state.shape.numel()
+    if size <= PIECE:
+        return Gaussian(*moments(mean, std, points))
+    rows = max(PIECE * state.shape[-2] // size, 1)
+    shared = points.shape[-2] == 1
+    pieces = []
+    for first in range(0, state.shape[-2], rows):
+        here = slice(first, first + rows)
+        noise = points if shared else points[..., here, :]
+        inputs = (mean[..., here, :], std[..., here, :], noise)
+        pieces.append(checkpoint(moments, *inputs, use_reentrant=False, preserve_rng_state=False))
+    precision, information = (torch.cat(part, -2) for part in zip(*pieces, strict=True))
+    return Gaussian(precision, information)
 
 
 def _kernels(link: Link, factors: Gaussian) -> str | None:

@@ -6,6 +6,7 @@ side is halved, rounding up, to an eighth of it; the decoder goes back through t
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 __all__ = ["ImageDecoder", "ImageFeatures"]
@@ -41,12 +42,13 @@ class ImageFeatures(nn.Module):
         _check(channels, size)
         first, second, third = WIDTHS
         self.layers = nn.Sequential(
+            _ChannelsLast(),
             nn.Conv2d(channels, first, 3, stride=2, padding=1),
             nn.BatchNorm2d(first),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(first, second, 3, stride=2, padding=1),
             nn.BatchNorm2d(second),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(second, third, 3, stride=2, padding=1),
             nn.Flatten(),
         )
@@ -86,16 +88,17 @@ class ImageDecoder(nn.Module):
         third, second, first = reversed(WIDTHS)
         self.hidden = nn.Linear(latent, third * eighth**2)
         self.layers = nn.Sequential(
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Unflatten(1, (third, eighth, eighth)),
+            _ChannelsLast(),
             nn.ConvTranspose2d(third, second, 4, stride=2, padding=1),
             _Crop(quarter),
             nn.BatchNorm2d(second),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.ConvTranspose2d(second, first, 4, stride=2, padding=1),
             _Crop(half),
             nn.BatchNorm2d(first),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.ConvTranspose2d(first, channels, 4, stride=2, padding=1),
             _Crop(size),
             nn.Flatten(),
@@ -105,6 +108,13 @@ class ImageDecoder(nn.Module):
         """Map ``(rows, latent)`` to ``(rows, channels · size²)``."""
         raw: Tensor = self.layers(self.hidden(z))
         return raw
+
+
+class _ChannelsLast(nn.Module):
+    """Lay images out pixel by pixel, in which convolutions are faster on a CPU."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.contiguous(memory_format=torch.channels_last)
 
 
 class _Crop(nn.Module):

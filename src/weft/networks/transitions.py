@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.gaussian import STD_FLOOR, Gaussian, positive_std
@@ -75,7 +76,12 @@ class GatedTransition(nn.Module):
 
     def forward(self, z: Tensor) -> Gaussian:
         """Map ``(…, latent)`` to a factor of the same shape."""
-        gate = torch.sigmoid(self.gate(torch.relu(self.gate_hidden(z))))
-        candidate = self.candidate(torch.relu(self.candidate_hidden(z)))
-        mean = torch.lerp(self.linear(z), candidate, gate)
+        inward = (self.gate_hidden, self.candidate_hidden, self.linear)
+        weight = torch.cat([layer.weight for layer in inward])
+        bias = torch.cat([layer.bias for layer in inward])
+        sizes = [self.hidden, self.hidden, self.latent]
+        to_gate, to_candidate, linear = torch.split(F.linear(z, weight, bias), sizes, -1)
+        gate = torch.sigmoid(self.gate(torch.relu(to_gate)))
+        candidate = self.candidate(torch.relu(to_candidate))
+        mean = torch.lerp(linear, candidate, gate)
         return Gaussian.from_moments(mean, positive_std(self.spread(candidate)))
