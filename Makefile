@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint format evidence clean
+.PHONY: demo test lint format evidence bench stability particles clean
 .DEFAULT_GOAL := demo
+PLAIN := exactness invariances finiteness objective textbook training estimator learning
 
-$(VENV)/ready: pyproject.toml constraints.txt
+NATIVE := CMakeLists.txt $(wildcard native/*)
+
+$(VENV)/ready: pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot,test]'
 	@touch $@
@@ -14,8 +17,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready
 	$(BIN)/python -m weft.demo
 
+# The second run holds the same facts without the compiled scan.
 test: lint
 	$(BIN)/python -m pytest
+	WEFT_NATIVE=off $(BIN)/python -m pytest --quiet $(addprefix tests/test_,$(addsuffix .py,$(PLAIN)))
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
@@ -29,5 +34,14 @@ format: $(VENV)/ready
 evidence: $(VENV)/ready
 	$(BIN)/python -m benchmarks.learning
 
+bench: $(VENV)/ready
+	$(BIN)/python -m benchmarks.bench
+
+stability: $(VENV)/ready
+	$(BIN)/python -m benchmarks.stability
+
+particles: $(VENV)/ready
+	$(BIN)/python -m benchmarks.particles
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

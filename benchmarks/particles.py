@@ -93,7 +93,7 @@ def main() -> None:
         for scheme in FITTED
         if all(fit["seed"] != seed for fit in fits[scheme])
     ]
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         jobs = {pool.submit(spirals, *job): job for job in todo}
         for done in as_completed(jobs):
             fits[jobs[done][0]].append(done.result())

@@ -23,6 +23,7 @@ LAYERS = [
     ["experiments"],
     ["demo"],
     ["__init__"],
+    ["cli"],
 ]
 DEPTH = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}
 COMPILED = {"_scan"}
