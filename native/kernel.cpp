@@ -207,6 +207,10 @@ struct Block {
     }
 
     void load_data(const T* from, std::int64_t stride, V<T>* to) const {
+        if (stride == 0) {  // the same for every row
+            for (std::int64_t d = 0; d < D; ++d) to[d] = all<T>(from[d]);
+            return;
+        }
         for (int l = 0; l < count; ++l) {
             const T* source = from + data_row[l] * stride;
             for (std::int64_t d = 0; d < D; ++d) ((T*)(to + d))[l] = source[d];
@@ -281,9 +285,9 @@ struct Block {
         product<T, R, false>(net.spread, D, 1, net.spread_bias, D, D, candidate, spread);
     }
 
-    // Mean and variance of prior · f(z) for each particle, and what the gradient needs besides.
-    // Not inlined: the gradient must find the very numbers that were found before.
-    template <int R>
+    // Mean and variance of prior · f(z) for each particle; with `keep` what the gradient needs
+    // besides. Not inlined: the gradient must find the very numbers that were found before.
+    template <int R, bool keep>
     __attribute__((noinline)) void settle() {
         using P = Pack<T, R>;
         for (std::int64_t d = 0; d < D; ++d) {
@@ -297,6 +301,7 @@ struct Block {
             const P q = reciprocal(fused(square, P::fill(prior_p), all<T>(1)));
             ((l + g * (c - l) + square * prior_i) * q).store(moved + d * R);
             (square * q).store(width + d * R);
+            if (!keep) continue;
             g.store(opening + d * R);
             (s * slope).store(growth + d * R);
             q.store(shrink + d * R);
@@ -375,7 +380,7 @@ struct Block {
     void forward_round(std::int64_t t, std::int64_t round) {
         weigh<R>(round);
         push<R>(t, round);
-        settle<R>();
+        scan.drift ? settle<R, true>() : settle<R, false>();
         V<T>* kept = moved_all + round * FOUR * D;
         for (std::int64_t d = 0; d < D; ++d)
             for (int r = 0; r < R; ++r) {
@@ -437,7 +442,7 @@ struct Block {
                     drift[d] = gather(drift[d]) + (next_mean[d] - mean_of(d));
                 }
             }
-            if (any) store(drift, scan.drift + scan.message_at(t + 1) * scan.rows * D);
+            if (any && scan.drift) store(drift, scan.drift + scan.message_at(t + 1) * scan.rows * D);
         }
         const std::int64_t last = scan.message_at(scan.steps) * scan.rows * D;
         store(message_p, scan.message_precision + last);
@@ -466,7 +471,7 @@ struct Block {
         using P = Pack<T, R>;
         weigh<R>(round);
         push<R>(t, round);
-        settle<R>();
+        settle<R, true>();
         const P w = P::load(weight);
         for (std::int64_t d = 0; d < D; ++d) {
             const V<T> prior_p = all<T>(scan.prior_precision[d]);

@@ -194,8 +194,10 @@ struct Found {
         check(s);
         s.message_precision = precision.data();
         s.message_information = information.data();
-        require(shaped(drift, {s.steps + 1, s.rows, s.latent}), "Drifts are shaped like messages.");
-        s.drift = drift.data();
+        if (drift.size()) {
+            require(shaped(drift, {s.steps + 1, s.rows, s.latent}), "Drifts: shaped like messages.");
+            s.drift = drift.data();
+        }
         if (!states.size()) return;
         s.posterior_precision = posterior_precision.data();
         s.posterior_information = posterior_information.data();
@@ -226,6 +228,7 @@ void backward(const Problem<T>& problem, const Found<T>& found, const Found<T>& 
     Scan<T> scan = problem.scan();
     found.into(scan);
     cotangents.check(scan);
+    require(scan.drift, "A gradient needs the drifts of its scan.");
     const std::int64_t steps = scan.steps, rows = scan.rows, D = scan.latent;
     for (const auto* array : {&d_start_precision, &d_start_information})
         require(shaped(*array, {rows, D}), "Gradients of the start must be (rows, latent).");

@@ -38,7 +38,7 @@ struct Scan {
     bool reversed;                               // from the last step to the first
     T *message_precision, *message_information;  // (steps + 1, rows, latent)
     // Mean of the particles less information / precision: rounding, but the gradient divides it by
-    // the variance.
+    // the variance. Not kept if there will be no gradient.
     T* drift;
     // with one particle, if wanted: what it was drawn from, and where it came to lie
     T *posterior_precision, *posterior_information, *states;  // (steps, rows, latent)

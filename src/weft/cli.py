@@ -33,7 +33,7 @@ def describe_scan(kernels: tuple[str, ...], active: str | None) -> str:
     if kernels:
         return "Compiled scan: switched off by WEFT_NATIVE; recursions run in PyTorch."
     return (
-        "Compiled scan: not built, because no C++ compiler was found when weft was installed; "
+        "Compiled scan: not built when weft was installed, most often for want of a C++ compiler; "
         "recursions run in PyTorch, several times slower. Install a compiler, then install weft "
         "again."
     )

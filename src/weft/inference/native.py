@@ -89,7 +89,7 @@ class _Scan(torch.autograd.Function):
             (steps, *start.shape) if way.states else (0,)
         ] * 3
         found = tuple(start.new_empty(shape) for shape in shapes)
-        drift = torch.empty_like(found[0])
+        drift = start.new_empty(shapes[0] if any(ctx.needs_input_grad) else 0)
         problem = _problem(way, points, arrays)
         _scan.forward(problem, _found(*found, drift), way.kernels, torch.get_num_threads())
         ctx.way = way
