@@ -46,7 +46,8 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
         "100 epochs each, on one thread. Errors are squared distances per time step to the "
         "noise-free spirals on 400 test spirals, of the MAP sequence; a fit has converged if its "
         f"reconstruction is below {CONVERGED}. Coverage is that of 90 % intervals on deleted noisy "
-        "points. `make stability` repeats it all and writes this page.",
+        "points; seconds are wall time on a shared machine. `make stability` repeats it all and "
+        "writes this page.",
         "",
         "`fit` is what `MDMM.fit` does by default at that rate; `paper` is the supplement's "
         "recipe: constant rate, equal weights, 25 Monte Carlo particles, annealing over the first "

@@ -28,7 +28,7 @@ __all__ = ["main"]
 def main() -> None:
     """Fit, infer, print a table beside the paper's, draw a figure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--train", type=int, default=600, help="number of training spirals")
     parser.add_argument("--test", type=int, default=400, help="number of test spirals")
     parser.add_argument("--seed", type=int, default=0)
@@ -45,13 +45,7 @@ def main() -> None:
         "x and y are two modalities of 100 steps."
     )
     model = MDMM([Modality("x"), Modality("y")], latent=5, hidden=20)
-    config = TrainingConfig(
-        epochs=arguments.epochs,
-        batch_size=50,
-        learning_rate=0.02,
-        segment=25,
-        segment_until=0.5,
-    )
+    config = TrainingConfig(epochs=arguments.epochs, learning_rate=0.02)
     model.fit(train.noisy, training=config, seed=arguments.seed)
 
     table = Table(title="squared distance to the noise-free spiral per step: mean (SD)")
