@@ -1,14 +1,17 @@
-"""The command line: ``weft info`` and ``weft demo``."""
+"""The command line: ``weft info``, ``weft demo`` and ``weft reproduce``."""
 
 from __future__ import annotations
 
 import platform
+from pathlib import Path
+from typing import Annotated
 
 import torch
 import typer
 
 import weft
 from weft import demo as demonstration
+from weft.experiments import spirals as spirals_experiment
 from weft.inference import native
 
 app = typer.Typer(
@@ -16,6 +19,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
+
+
+reproduce = typer.Typer(help="Repeat the paper's experiments.", no_args_is_help=True)
+app.add_typer(reproduce, name="reproduce")
 
 
 @app.command()
@@ -43,3 +50,26 @@ def describe_scan(kernels: tuple[str, ...], active: str | None) -> str:
 def demo() -> None:
     """Fit 600 noisy spirals, do every task with the one model, draw a figure."""
     demonstration.main()
+
+
+@reproduce.command()
+def spirals(
+    preset: Annotated[
+        list[str] | None, typer.Option(help="Recipes; all of them if not given.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
+    out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
+    processes: Annotated[int | None, typer.Option(help="How many fits side by side.")] = None,
+    quick: Annotated[bool, typer.Option(help="A small version, to see that it runs.")] = False,
+) -> None:
+    """Fit spirals and measure the five inference tasks, beside the paper's figures."""
+    size = spirals_experiment.QUICK if quick else spirals_experiment.Size()
+    summary = spirals_experiment.reproduce_spirals(
+        out,
+        presets=preset or list(spirals_experiment.PRESETS),
+        seeds=range(seeds),
+        size=size,
+        processes=processes,
+    )
+    typer.echo(spirals_experiment.table(summary))
+    typer.echo(f"Wrote {out / 'spirals.json'} and {out / 'spirals.md'}.")

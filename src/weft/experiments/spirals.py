@@ -1,0 +1,204 @@
+"""The paper's first experiment: five inference tasks on spirals, BFVI beside recurrent methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.datasets import Spirals, make_spirals
+from weft.estimator import MDMM
+from weft.experiments.runner import run_jobs, write_json
+from weft.experiments.tasks import SPIRAL_TASKS, squared_distance
+from weft.modality import Modality
+from weft.objective import ObjectiveConfig
+from weft.particles import MonteCarlo, Particles
+from weft.randomness import stream
+from weft.schedules import TrainingConfig
+
+__all__ = ["PAPER_ROWS", "PRESETS", "Preset", "Size", "SpiralsJob", "reproduce_spirals"]
+
+PAPER_ROWS: dict[str, tuple[float, ...]] = {
+    "bfvi": (0.02, 0.04, 0.12, 0.07, 0.26),
+    "f-mask": (0.02, 0.06, 0.10, 0.18, 1.37),
+    "f-skip": (0.04, 0.10, 0.13, 0.19, 1.51),
+    "b-mask": (0.02, 0.04, 0.18, 0.04, 1.25),
+    "b-skip": (0.05, 0.19, 0.32, 0.37, 1.64),
+}
+"""Published errors, in the order of the tasks."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A recipe: how to train, what on, and how to predict.
+
+    ``recurrent_rate`` is the learning rate of methods other than BFVI. Errors are those of the MAP
+    sequence, or with ``average`` of the posterior mean over trajectories.
+    """
+
+    training: TrainingConfig
+    objective: ObjectiveConfig
+    particles: Particles
+    recurrent_rate: float
+    average: bool = False
+
+
+PRESETS: dict[str, Preset] = {
+    "paper": Preset(
+        TrainingConfig(
+            epochs=500,
+            learning_rate=0.02,
+            warmup=0.0,
+            final_rate=1.0,
+            anneal=0.2,
+            polish=0.0,
+        ),
+        ObjectiveConfig(),
+        MonteCarlo(200),
+        recurrent_rate=0.01,
+    ),
+}
+"""Named recipes; ``paper`` is the supplement's table of training parameters."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much data, and how long: the paper's, or less for a quick look."""
+
+    train: int = 600
+    test: int = 400
+    steps: int = 100
+    epochs: float = 1.0
+
+
+QUICK = Size(train=20, test=10, steps=20, epochs=0.004)
+
+
+@dataclass(frozen=True)
+class SpiralsJob:
+    """One fit with all tasks."""
+
+    preset: str
+    method: str
+    seed: int
+    size: Size = Size()
+
+    @property
+    def name(self) -> str:
+        """Preset, method and seed, and the size if it is not the paper's."""
+        size = "" if self.size == Size() else f"-{self.size.train}x{self.size.steps}"
+        return f"{self.preset}-{self.method}-{self.seed}{size}"
+
+
+def spirals_of(seed: int, size: Size) -> tuple[Spirals, Spirals]:
+    """Training and test spirals of a seed."""
+    spirals = make_spirals(stream(seed), size.train + size.test, size.steps)
+    return spirals[: size.train], spirals[size.train :]
+
+
+def fit_spirals(job: SpiralsJob, train: Spirals) -> MDMM:
+    """Fit one method by one preset."""
+    preset = PRESETS[job.preset]
+    epochs = max(round(preset.training.epochs * job.size.epochs), 1)
+    training = replace(preset.training, epochs=epochs)
+    if job.method != "bfvi":
+        training = replace(training, learning_rate=preset.recurrent_rate)
+    model = MDMM([Modality("x"), Modality("y")], latent=5, hidden=20, particles=preset.particles)
+    return model.fit(
+        train.noisy, training=training, objective=preset.objective, seed=job.seed, progress=False
+    )
+
+
+def run_spirals(job: SpiralsJob) -> dict[str, Any]:
+    """Fit, and measure every task on the test spirals, against the noise-free and the noisy ones.
+
+    Per task: mean and SD over the test set of the squared distance per step.
+    """
+    torch.set_num_threads(1)
+    train, test = spirals_of(job.seed, job.size)
+    model = fit_spirals(job, train)
+    found: dict[str, Any] = {"loss": model.history[-1].loss}
+    found["failures"] = sum(epoch.failures for epoch in model.history)
+    for i, task in enumerate(SPIRAL_TASKS):
+        given = task.corrupt(test.noisy, stream(job.seed, 1, i))
+        path = model.sequence(given)
+        predictions = {
+            "map": {name: path[name] for name in test.noisy.names},
+            "mean": model.smooth(given).predictions,
+        }
+        found[task.name] = {}
+        for kind, prediction in predictions.items():
+            for target, truth in (("clean", test.clean), ("noisy", test.noisy)):
+                errors = squared_distance(prediction, truth)
+                found[task.name][f"{kind}/{target}"] = [float(errors.mean()), float(errors.std())]
+    return found
+
+
+def summarise(
+    jobs: Iterable[SpiralsJob], results: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Preset → method → task → mean and SD over the test set (averaged over seeds), and seeds."""
+    summary: dict[str, Any] = {}
+    groups: dict[tuple[str, str], list[SpiralsJob]] = {}
+    for job in jobs:
+        groups.setdefault((job.preset, job.method), []).append(job)
+    for (preset, method), members in groups.items():
+        kind = "mean" if PRESETS[preset].average else "map"
+        tasks = {}
+        for task in SPIRAL_TASKS:
+            runs = np.array([results[job.name][task.name][f"{kind}/clean"] for job in members])
+            others = {
+                key: float(np.mean([results[job.name][task.name][key][0] for job in members]))
+                for key in ("map/clean", "map/noisy", "mean/clean", "mean/noisy")
+            }
+            tasks[task.name] = {
+                "mean": float(runs[:, 0].mean()),
+                "sd": float(runs[:, 1].mean()),
+                "seeds": [float(error) for error in runs[:, 0]],
+                "other": others,
+            }
+        summary.setdefault(preset, {})[method] = tasks
+    return summary
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """The paper's table in Markdown, ours beside the published figures."""
+    titles = [task.title for task in SPIRAL_TASKS]
+    lines = [
+        f"| preset, method | {' | '.join(titles)} |",
+        "|---|" + "---:|" * len(titles),
+    ]
+    for preset, methods in summary.items():
+        for method, tasks in methods.items():
+            cells = []
+            for task, published in zip(SPIRAL_TASKS, PAPER_ROWS[method], strict=True):
+                mean, sd = tasks[task.name]["mean"], tasks[task.name]["sd"]
+                cells.append(f"{mean:.3f} ({sd:.3f}), paper {published:.2f}")
+            lines.append(f"| {preset}, {method} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def reproduce_spirals(
+    out: Path,
+    *,
+    presets: Sequence[str] = tuple(PRESETS),
+    methods: Sequence[str] = ("bfvi",),
+    seeds: Sequence[int] = (0, 1, 2),
+    size: Size = Size(),
+    processes: int | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Run methods × seeds × tasks by each preset; write ``spirals.json`` and ``spirals.md``.
+
+    Single fits are kept in ``out/spirals`` and not repeated.
+    """
+    jobs = [SpiralsJob(p, m, s, size) for p in presets for m in methods for s in seeds]
+    results = run_jobs(run_spirals, jobs, out / "spirals", processes=processes, progress=progress)
+    summary = summarise(jobs, results)
+    write_json(out / "spirals.json", summary)
+    (out / "spirals.md").write_text(table(summary))
+    return summary

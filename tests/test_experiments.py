@@ -1,0 +1,98 @@
+"""Experiments run from end to end in small, and go on where they stopped."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from typer.testing import CliRunner
+
+from weft.cli import app
+from weft.experiments import spirals
+from weft.experiments.runner import run_jobs, write_json
+from weft.experiments.spirals import PAPER_ROWS, PRESETS, QUICK, reproduce_spirals
+from weft.experiments.tasks import SPIRAL_TASKS
+
+
+@dataclass(frozen=True)
+class Square:
+    number: int
+
+    @property
+    def name(self):
+        return f"square-{self.number}"
+
+
+def square(job):
+    return {"value": job.number**2}
+
+
+def test_jobs_are_run_once(tmp_path):
+    calls = []
+
+    def counted(job):
+        calls.append(job.number)
+        return square(job)
+
+    def run(numbers):
+        jobs = [Square(n) for n in numbers]
+        return run_jobs(counted, jobs, tmp_path, processes=1, progress=False)
+
+    assert run([1, 2])["square-2"] == {"value": 4}
+    assert run([1, 2, 3])["square-3"] == {"value": 9}
+    assert calls == [1, 2, 3]
+
+
+def test_processes_give_the_same_results(tmp_path):
+    jobs = [Square(n) for n in range(3)]
+    found = run_jobs(square, jobs, tmp_path, processes=2, progress=False)
+    assert found == {f"square-{n}": {"value": n**2} for n in range(3)}
+
+
+def test_what_was_done_survives_a_failure(tmp_path):
+    def fragile(job):
+        if job.number == 2:
+            raise RuntimeError("no twos")
+        return square(job)
+
+    with pytest.raises(RuntimeError, match="no twos"):
+        run_jobs(fragile, [Square(1), Square(2)], tmp_path, processes=1, progress=False)
+    assert json.loads((tmp_path / "square-1.json").read_text()) == {"value": 1}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["square-1.json"]
+
+
+def test_a_file_is_whole_or_absent(tmp_path):
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "bad.json", {"value": object()})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_spirals_are_reproduced_in_small(tmp_path, monkeypatch):
+    summary = reproduce_spirals(
+        tmp_path, presets=["paper"], seeds=[0], size=QUICK, processes=1, progress=False
+    )
+    assert json.loads((tmp_path / "spirals.json").read_text()) == summary
+    for task in SPIRAL_TASKS:
+        found = summary["paper"]["bfvi"][task.name]
+        assert found["mean"] > 0
+        assert found["sd"] > 0
+        assert len(found["seeds"]) == 1
+    page = (tmp_path / "spirals.md").read_text()
+    assert all(f"paper {error:.2f}" in page for error in PAPER_ROWS["bfvi"])
+    monkeypatch.setattr(spirals, "run_spirals", lambda job: pytest.fail("a fit was repeated"))
+    words = f"reproduce spirals --quick --seeds 1 --preset paper --processes 1 --out {tmp_path}"
+    again = CliRunner().invoke(app, words.split())
+    assert again.exit_code == 0, again.output
+    assert json.loads((tmp_path / "spirals.json").read_text()) == summary
+
+
+def test_the_paper_preset_is_the_supplement_s_table():
+    preset = PRESETS["paper"]
+    training, objective = preset.training, preset.objective
+    assert (training.epochs, training.batch_size, training.learning_rate) == (500, 100, 0.02)
+    assert (training.weight_decay, training.burst) == (1e-4, 0.1)
+    assert training.temperature(50).beta == 0.5
+    assert training.temperature(100).beta == 1.0
+    assert {training.rate(step, 3000) for step in (0, 1500, 2999)} == {0.02}
+    assert (objective.filter_weight, objective.smooth_weight) == (0.5, 0.5)
+    assert objective.match_weight == 0.01
+    assert preset.recurrent_rate == 0.01
