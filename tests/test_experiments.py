@@ -78,6 +78,7 @@ def test_spirals_are_reproduced_in_small(tmp_path, monkeypatch):
         assert len(found["seeds"]) == 1
     page = (tmp_path / "spirals.md").read_text()
     assert all(f"paper {error:.2f}" in page for error in PAPER_ROWS["bfvi"])
+    assert (tmp_path / "spirals.png").stat().st_size > 10_000
     monkeypatch.setattr(spirals, "run_spirals", lambda job: pytest.fail("a fit was repeated"))
     words = f"reproduce spirals --quick --seeds 1 --preset paper --processes 1 --out {tmp_path}"
     again = CliRunner().invoke(app, words.split())

@@ -18,7 +18,7 @@ from weft.estimator import MDMM
 from weft.experiments.tasks import SPIRAL_TASKS, squared_distance
 from weft.modality import Modality
 from weft.monitoring import progress_bar
-from weft.plots import plot_spirals
+from weft.plots import Panel, plot_spirals
 from weft.randomness import stream
 from weft.schedules import TrainingConfig
 
@@ -51,7 +51,7 @@ def main() -> None:
     table = Table(title="squared distance to the noise-free spiral per step: mean (SD)")
     for heading in ("task", "given", "weft", "paper"):
         table.add_column(heading)
-    columns = []
+    shown: list[list[Panel]] = [[], [], []]
     with progress_bar("infer", shown=True) as update:
         for i, task in enumerate(SPIRAL_TASKS):
             given = task.corrupt(test.noisy, stream(arguments.seed, 1, i))
@@ -65,13 +65,16 @@ def main() -> None:
                 f"{error.mean():.3f} ({error.std():.3f})",
                 f"{mean:.2f} ({deviation:.2f})",
             )
-            columns.append((task.title, given, found.predictions))
+            for sequence, panels in enumerate(shown):
+                panels.append(Panel(given, found.predictions, sequence))
             update((i + 1) / len(SPIRAL_TASKS), task.title)
     console.print(table)
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     picture, file = arguments.out / "spirals.png", arguments.out / "spirals.weft"
-    plot_spirals(columns, test.clean, rows=[0, 1, 2]).savefig(picture, dpi=150)
+    titles = [task.title for task in SPIRAL_TASKS]
+    rows = {" " * i: panels for i, panels in enumerate(shown)}
+    plot_spirals(rows, titles, test.clean).savefig(picture, dpi=150)
     model.save(file)
     console.print(
         f"One model, {time.monotonic() - started:.0f} s in all. Figure: {picture}. "

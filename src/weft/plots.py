@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,21 +15,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_spirals"]
+__all__ = ["Panel", "plot_spirals"]
 
 EDGE = 4.2  # no spiral reaches beyond √2 · 2.75
 TRUTH, MEAN, SEEN = "0.65", "#c1440e", "#1f4e79"
 
 
-def plot_spirals(
-    columns: Sequence[tuple[str, Sequences, Mapping[str, Prediction]]],
-    truth: Sequences,
-    rows: Sequence[int],
-) -> Figure:
-    """Draw tasks side by side: what was observed, the truth, the prediction with 95 % ellipses.
+@dataclass(frozen=True)
+class Panel:
+    """One picture of spirals: what was given, what was inferred, and which sequence to show."""
 
-    ``columns`` holds a title, the data given and the predictions of each task; ``rows`` the
-    positions of the sequences to show.
+    given: Sequences
+    predictions: Mapping[str, Prediction]
+    sequence: int
+
+
+def plot_spirals(
+    rows: Mapping[str, Sequence[Panel]], titles: Sequence[str], truth: Sequences
+) -> Figure:
+    """Draw rows of panels, a column for each title: observed, true and predicted, 95 % ellipses.
+
+    ``rows`` maps a label (which may be empty) to its panels.
     """
     try:
         from matplotlib.figure import Figure
@@ -36,12 +43,14 @@ def plot_spirals(
     except ImportError as error:
         raise ImportError("Pictures need matplotlib: pip install 'weft[plot]'.") from error
 
-    figure = Figure(figsize=(2.6 * len(columns), 2.6 * len(rows) + 0.7), layout="constrained")
-    axes = figure.subplots(len(rows), len(columns), squeeze=False, sharex=True, sharey=True)
-    for j, (title, given, predictions) in enumerate(columns):
+    figure = Figure(figsize=(2.6 * len(titles), 2.6 * len(rows) + 0.7), layout="constrained")
+    axes = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
+    for j, title in enumerate(titles):
         axes[0, j].set_title(title, fontsize=11)
-        for i, sequence in enumerate(rows):
-            _draw(axes[i, j], given, predictions, truth, sequence)
+    for i, (label, panels) in enumerate(rows.items()):
+        axes[i, 0].set_ylabel(label.strip(), fontsize=11)
+        for j, panel in enumerate(panels):
+            _draw(axes[i, j], panel, truth)
     handles = [
         Line2D([], [], color=TRUTH, lw=3, label="truth"),
         Line2D([], [], color=SEEN, marker="o", ms=3, ls="", label="x and y observed"),
@@ -52,14 +61,10 @@ def plot_spirals(
     return figure
 
 
-def _draw(
-    axes: Axes,
-    given: Sequences,
-    predictions: Mapping[str, Prediction],
-    truth: Sequences,
-    sequence: int,
-) -> None:
+def _draw(axes: Axes, panel: Panel, truth: Sequences) -> None:
     from matplotlib.patches import Ellipse
+
+    given, predictions, sequence = panel.given, panel.predictions, panel.sequence
 
     def curve(source: Sequences, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.asarray(source.padded(name)[sequence, :, 0], np.float64)

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from weft.datasets import Spirals, make_spirals
-from weft.estimator import MDMM
+from weft.estimator import MDMM, load
 from weft.experiments.runner import run_jobs, write_json
 from weft.experiments.tasks import SPIRAL_TASKS, squared_distance
 from weft.modality import Modality
 from weft.objective import ObjectiveConfig
 from weft.particles import MonteCarlo, Particles
+from weft.plots import Panel, plot_spirals
 from weft.randomness import stream
 from weft.schedules import TrainingConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["PAPER_ROWS", "PRESETS", "Preset", "Size", "SpiralsJob", "reproduce_spirals"]
 
@@ -36,14 +40,16 @@ PAPER_ROWS: dict[str, tuple[float, ...]] = {
 class Preset:
     """A recipe: how to train, what on, and how to predict.
 
-    ``recurrent_rate`` is the learning rate of methods other than BFVI. Errors are those of the MAP
-    sequence, or with ``average`` of the posterior mean over trajectories.
+    ``recurrent_rate`` is the learning rate of methods other than BFVI. A share ``held_out`` of the
+    training spirals decides which epoch's state is kept (the supplement's early stopping). Errors
+    are those of the MAP sequence, or with ``average`` of the posterior mean over trajectories.
     """
 
     training: TrainingConfig
     objective: ObjectiveConfig
     particles: Particles
     recurrent_rate: float
+    held_out: float = 0.1
     average: bool = False
 
 
@@ -56,6 +62,7 @@ PRESETS: dict[str, Preset] = {
             final_rate=1.0,
             anneal=0.2,
             polish=0.0,
+            patience=100,
         ),
         ObjectiveConfig(),
         MonteCarlo(200),
@@ -85,6 +92,7 @@ class SpiralsJob:
     preset: str
     method: str
     seed: int
+    directory: Path
     size: Size = Size()
 
     @property
@@ -108,19 +116,27 @@ def fit_spirals(job: SpiralsJob, train: Spirals) -> MDMM:
     if job.method != "bfvi":
         training = replace(training, learning_rate=preset.recurrent_rate)
     model = MDMM([Modality("x"), Modality("y")], latent=5, hidden=20, particles=preset.particles)
+    count = len(train.noisy) - round(preset.held_out * len(train.noisy))
     return model.fit(
-        train.noisy, training=training, objective=preset.objective, seed=job.seed, progress=False
+        train.noisy[:count],
+        validation=train.noisy[count:] if count < len(train.noisy) else None,
+        training=training,
+        objective=preset.objective,
+        seed=job.seed,
+        progress=False,
     )
 
 
 def run_spirals(job: SpiralsJob) -> dict[str, Any]:
     """Fit, and measure every task on the test spirals, against the noise-free and the noisy ones.
 
-    Per task: mean and SD over the test set of the squared distance per step.
+    Per task: mean and SD over the test set of the squared distance per step. The model is kept
+    beside the results.
     """
     torch.set_num_threads(1)
     train, test = spirals_of(job.seed, job.size)
     model = fit_spirals(job, train)
+    model.save(job.directory / f"{job.name}.weft")
     found: dict[str, Any] = {"loss": model.history[-1].loss}
     found["failures"] = sum(epoch.failures for epoch in model.history)
     for i, task in enumerate(SPIRAL_TASKS):
@@ -136,6 +152,24 @@ def run_spirals(job: SpiralsJob) -> dict[str, Any]:
                 errors = squared_distance(prediction, truth)
                 found[task.name][f"{kind}/{target}"] = [float(errors.mean()), float(errors.std())]
     return found
+
+
+def draw_spirals(jobs: Sequence[SpiralsJob]) -> Figure:
+    """Draw the tasks side by side, one row per fit, on the first test spiral of a seed.
+
+    The fits must be of one seed, whose test spirals they share.
+    """
+    _, test = spirals_of(jobs[0].seed, jobs[0].size)
+    some = Spirals(test.noisy[:1], test.clean[:1])
+    rows = {}
+    for job in jobs:
+        model = load(job.directory / f"{job.name}.weft")
+        panels = []
+        for i, task in enumerate(SPIRAL_TASKS):
+            given = task.corrupt(some.noisy, stream(job.seed, 1, i))
+            panels.append(Panel(given, model.smooth(given).predictions, 0))
+        rows[f"{job.method} ({job.preset})"] = panels
+    return plot_spirals(rows, [task.title for task in SPIRAL_TASKS], some.clean)
 
 
 def summarise(
@@ -192,13 +226,17 @@ def reproduce_spirals(
     processes: int | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Run methods × seeds × tasks by each preset; write ``spirals.json`` and ``spirals.md``.
+    """Run methods × seeds × tasks by each preset; write results, a table and a figure.
 
-    Single fits are kept in ``out/spirals`` and not repeated.
+    They are ``spirals.json``, ``.md`` and ``.png``; single fits are kept in ``out/spirals`` and not
+    repeated.
     """
-    jobs = [SpiralsJob(p, m, s, size) for p in presets for m in methods for s in seeds]
-    results = run_jobs(run_spirals, jobs, out / "spirals", processes=processes, progress=progress)
+    directory = out / "spirals"
+    jobs = [SpiralsJob(p, m, s, directory, size) for p in presets for m in methods for s in seeds]
+    results = run_jobs(run_spirals, jobs, directory, processes=processes, progress=progress)
     summary = summarise(jobs, results)
     write_json(out / "spirals.json", summary)
     (out / "spirals.md").write_text(table(summary))
+    shown = [job for job in jobs if job.seed == jobs[0].seed]
+    draw_spirals(shown).savefig(out / "spirals.png", dpi=110)
     return summary
