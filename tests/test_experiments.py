@@ -4,12 +4,14 @@ import json
 from dataclasses import dataclass
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from weft.cli import app
 from weft.experiments import spirals
 from weft.experiments.runner import run_jobs, write_json
 from weft.experiments.spirals import PAPER_ROWS, PRESETS, QUICK, reproduce_spirals
+from weft.experiments.spirals_weak import CONDITIONS
 from weft.experiments.tasks import SPIRAL_TASKS
 
 
@@ -97,3 +99,25 @@ def test_the_paper_preset_is_the_supplement_s_table():
     assert (objective.filter_weight, objective.smooth_weight) == (0.5, 0.5)
     assert objective.match_weight == 0.01
     assert preset.recurrent_rate == 0.01
+
+
+def test_weak_supervision_is_reproduced_in_small(tmp_path):
+    words = f"reproduce spirals-weak --quick --seeds 1 --processes 1 --out {tmp_path}"
+    found = CliRunner().invoke(app, words.split())
+    assert found.exit_code == 0, found.output
+    summary = json.loads((tmp_path / "spirals_weak.json").read_text())["paper"]["bfvi"]
+    assert set(summary) == {"uniform", "unimodal"}
+    for levels in summary.values():
+        assert set(levels) == {"0.0", "0.5"}
+        assert all(entry["mean"] == entry["seeds"][0] > 0 for entry in levels.values())
+    assert (tmp_path / "spirals_weak.png").stat().st_size > 10_000
+
+
+def test_incomplete_training_data_lack_what_they_should():
+    train, _ = spirals.spirals_of(0, QUICK)
+    uniform = CONDITIONS["uniform"](train.noisy, 0.7, torch.Generator().manual_seed(0))
+    for name in "xy":
+        assert uniform.observed_fraction(name) == pytest.approx(0.3, abs=0.01)
+    single = CONDITIONS["unimodal"](train.noisy, 0.6, torch.Generator().manual_seed(0))
+    assert single.observed_fraction("x") == 1
+    assert single.observed_fraction("y") == pytest.approx(0.4)

@@ -12,6 +12,7 @@ import typer
 import weft
 from weft import demo as demonstration
 from weft.experiments import spirals as spirals_experiment
+from weft.experiments import spirals_weak as spirals_weak_experiment
 from weft.inference import native
 
 app = typer.Typer(
@@ -73,3 +74,23 @@ def spirals(
     )
     typer.echo(spirals_experiment.table(summary))
     typer.echo(f"Wrote {out / 'spirals.json'} and {out / 'spirals.md'}.")
+
+
+@reproduce.command("spirals-weak")
+def spirals_weak(
+    preset: Annotated[list[str] | None, typer.Option(help="Recipes; 'paper' if not given.")] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
+    out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
+    processes: Annotated[int | None, typer.Option(help="How many fits side by side.")] = None,
+    quick: Annotated[bool, typer.Option(help="A small version, to see that it runs.")] = False,
+) -> None:
+    """Learn spirals from incomplete training data, at growing shares of what is missing."""
+    spirals_weak_experiment.reproduce_spirals_weak(
+        out,
+        presets=preset or ["paper"],
+        seeds=range(seeds),
+        levels=(0.0, 0.5) if quick else spirals_weak_experiment.LEVELS,
+        size=spirals_experiment.QUICK if quick else spirals_experiment.Size(),
+        processes=processes,
+    )
+    typer.echo(f"Wrote {out / 'spirals_weak.json'} and {out / 'spirals_weak.png'}.")
