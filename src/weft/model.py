@@ -28,16 +28,24 @@ class MarkovModel(nn.Module):
         x^m_t \sim \Pi^m(\mathrm{decoder}^m(z_t))
 
     and likewise backward in time with a network of its own. The transition's precision is at least
-    the prior's by construction.
+    the prior's by construction. A one-way model has no backward transition, and its prior is the
+    standard normal, fixed.
 
     Parameters
     ----------
     modalities : sequence of Modality
     latent, hidden : int
         Width of the state, and of every built-in network's hidden layer.
+    one_way : bool
+        Whether the model only leads forward in time.
     """
 
-    def __init__(self, modalities: Sequence[Modality], latent: int, hidden: int) -> None:
+    prior_mean: Tensor
+    prior_spread: Tensor
+
+    def __init__(
+        self, modalities: Sequence[Modality], latent: int, hidden: int, *, one_way: bool = False
+    ) -> None:
         super().__init__()
         names = [modality.name for modality in modalities]
         if not names:
@@ -49,10 +57,17 @@ class MarkovModel(nn.Module):
         self.modalities = tuple(modalities)
         self.latent = latent
         self.hidden = hidden
-        self.prior_mean = nn.Parameter(torch.zeros(latent))
-        self.prior_spread = nn.Parameter(torch.full((latent,), math.log(math.expm1(1 - STD_FLOOR))))
+        self.one_way = one_way
+        mean = torch.zeros(latent)
+        spread = torch.full((latent,), math.log(math.expm1(1 - STD_FLOOR)))
+        if one_way:
+            self.register_buffer("prior_mean", mean)
+            self.register_buffer("prior_spread", spread)
+        else:
+            self.prior_mean, self.prior_spread = nn.Parameter(mean), nn.Parameter(spread)
         self.forward_factor = GatedTransition(latent, hidden)
-        self.backward_factor = GatedTransition(latent, hidden)
+        if not one_way:
+            self.backward_factor = GatedTransition(latent, hidden)
         self.decoders = nn.ModuleList(m.build_decoder(latent, hidden) for m in modalities)
 
     @property
@@ -81,6 +96,8 @@ class MarkovModel(nn.Module):
 
     def step_backward(self, z: Tensor) -> Gaussian:
         """Distribution of the previous state, ``p(z_t | z_{t+1})``, for ``(…, latent)``."""
+        if self.one_way:
+            raise ValueError("A one-way model has no backward transition.")
         return self.step(self.backward_factor, z, self.prior())
 
     def step(self, network: nn.Module, z: Tensor, prior: Gaussian) -> Gaussian:
