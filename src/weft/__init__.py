@@ -4,7 +4,7 @@ from weft.batch import Batch
 from weft.columns import DataError
 from weft.estimator import MDMM, NotFittedError, load
 from weft.gaussian import Gaussian, ImproperGaussianError
-from weft.inference.bfvi import BFVI
+from weft.inference import BFVI
 from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Pixels, Poisson, StudentT
 from weft.modality import Modality
 from weft.model import MarkovModel

@@ -15,8 +15,7 @@ from weft.batch import Batch
 from weft.bookkeeping import Epoch
 from weft.columns import Array, Column, DataError
 from weft.gaussian import Gaussian
-from weft.inference import recursions
-from weft.inference.bfvi import BFVI
+from weft.inference import Method, build
 from weft.modality import Modality
 from weft.monitoring import progress_bar
 from weft.objective import Loss, ObjectiveConfig
@@ -58,6 +57,9 @@ class MDMM:
     modalities : sequence of Modality
     latent, hidden : int
         Width of the state, and of the networks' hidden layers.
+    inference : str
+        How states are inferred: ``"bfvi"``, or by one of the recurrent baselines ``"f-mask"``,
+        ``"f-skip"``, ``"b-mask"``, ``"b-skip"``.
     particles : Particles
         Points of the recursions at inference.
 
@@ -77,27 +79,30 @@ class MDMM:
         latent: int = 16,
         hidden: int = 64,
         *,
+        inference: str = "bfvi",
         particles: Particles = Cubature(),
     ) -> None:
         self.modalities = tuple(modalities)
         self.latent = latent
         self.hidden = hidden
+        self.inference = inference
         self.particles = particles
         self.history: list[Epoch] = []
         self._scaling: Scaling | None = None
         self._module = self._build(seed=0)
 
-    def _build(self, seed: int) -> BFVI:
+    def _build(self, seed: int) -> Method:
         """Make fresh networks; user modules are copied, so that fits do not share them.
 
         They rest in evaluation mode; only training leaves it.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return BFVI(copy.deepcopy(self.modalities), self.latent, self.hidden).eval()
+            modalities = copy.deepcopy(self.modalities)
+            return build(self.inference, modalities, self.latent, self.hidden).eval()
 
     @property
-    def module(self) -> BFVI:
+    def module(self) -> Method:
         """The networks, as an `nn.Module` in the model's (standardised) units."""
         return self._module
 
@@ -175,19 +180,18 @@ class MDMM:
         seed: int = 0,
     ) -> Inference:
         """Infer each state from past and present, or (``backward``) from present and future."""
-        runs = {"forward": recursions.forward_filter, "backward": recursions.backward_filter}
-        if direction not in runs:
+        if direction not in ("forward", "backward"):
             raise ValueError(f"A filter runs 'forward' or 'backward', not {direction!r}.")
-
-        def posterior(factors: Gaussian, generator: torch.Generator) -> Gaussian:
-            run = runs[direction]
-            return run(self.module.model, factors, self.particles, generator).posterior
-
         source = self._prepare(data)
-        found = [
-            (window, posterior(factors, stream(seed, i)))
-            for i, (window, factors) in enumerate(self._factors(source, samples))
-        ]
+        found = []
+        for i, (window, batch) in enumerate(self._batches(source, samples)):
+            filtered = self.module.filter(
+                batch,
+                backward=direction == "backward",
+                particles=self.particles,
+                generator=stream(seed, i),
+            )
+            found.append((window, filtered.posterior))
         simulators = [Marginals(gaussian, window) for window, gaussian in found]
         return Inference(
             self._latent_moments(source, found),
@@ -198,13 +202,14 @@ class MDMM:
     def smooth(self, data: Data, *, samples: int = 100, seed: int = 0) -> Inference:
         """Infer each state from everything.
 
-        The posterior holds the two-filter marginals; predictions come from joint trajectories.
+        The posterior holds marginals (BFVI's are those of two filters); predictions come from
+        joint trajectories.
         """
         source = self._prepare(data)
         found = []
-        for i, (window, factors) in enumerate(self._factors(source, samples)):
-            smoothed = recursions.smooth(
-                self.module.model, factors, self.particles, stream(seed, i)
+        for i, (window, batch) in enumerate(self._batches(source, samples)):
+            smoothed = self.module.smooth(
+                batch, particles=self.particles, generator=stream(seed, i)
             )
             found.append((window, smoothed.posterior))
         return Inference(self._latent_moments(source, found), self._infer(source, samples, seed))
@@ -341,26 +346,21 @@ class MDMM:
     def _batch(self, source: Sequences, index: Array) -> Batch:
         return source.batch(index, self.module.model.prior_mean.dtype)
 
-    @torch.no_grad()
-    def _factors(self, source: Sequences, samples: int) -> Iterator[tuple[Window, Gaussian]]:
-        """Encode batches of similar length, as many sequences as trajectories allow."""
+    def _batches(self, source: Sequences, samples: int) -> Iterator[tuple[Window, Batch]]:
+        """Batches of similar length, as many sequences as trajectories allow."""
         for index in source.groups(max(1, ROWS // max(samples, 1)), bucket=True):
             stop = source.lengths[index]
-            yield (
-                Window(index, np.zeros_like(stop), stop),
-                self.module.factors(self._batch(source, index)),
-            )
+            yield Window(index, np.zeros_like(stop), stop), self._batch(source, index)
 
     @torch.no_grad()
     def _paths(
         self, source: Sequences, samples: int, seed: int, spread: float = 1.0
     ) -> list[Paths]:
-        """Prepare trajectories: the backward pass of every batch."""
-        model = self.module.model
+        """Prepare trajectories: one guide for every batch."""
         paths = []
-        for i, (window, factors) in enumerate(self._factors(source, samples)):
-            filtered = recursions.backward_filter(model, factors, self.particles, stream(seed, i))
-            paths.append(Paths(model, factors, filtered.message, window, spread))
+        for i, (window, batch) in enumerate(self._batches(source, samples)):
+            guide = self.module.guide(batch, particles=self.particles, generator=stream(seed, i))
+            paths.append(Paths(guide, window, spread))
         return paths
 
     def _infer(
@@ -423,17 +423,18 @@ def load(path: str | Path, modalities: Sequence[Modality] | None = None) -> MDMM
     the file says which they were.
     """
     record = read_model(Path(path), modalities)
-    model = MDMM(record.modalities, record.latent, record.hidden)
+    model = MDMM(record.modalities, record.latent, record.hidden, inference=record.inference)
     model._module.load_state_dict(record.weights)
     model._scaling = record.scaling
     return model
 
 
 def _summary(terms: Mapping[str, torch.Tensor], most: int = 4) -> str:
-    """The smoothing chain's terms in few characters: ``kl 1.2 x 0.3 y 0.4``."""
-    names = [name for name in terms if "/smooth" in name]
-    parts = [f"{name.removeprefix('nll/smooth/')} {terms[name].item():.2f}" for name in names]
-    return " ".join(part.replace("kl/smooth", "kl") for part in parts[:most])
+    """One chain's terms in few characters, smoothing if it is there: ``kl 1.2 x 0.3 y 0.4``."""
+    chain = "smooth" if "kl/smooth" in terms else "filter"
+    names = [name for name in terms if f"/{chain}" in name]
+    parts = [f"{name.removeprefix(f'nll/{chain}/')} {terms[name].item():.2f}" for name in names]
+    return " ".join(part.replace(f"kl/{chain}", "kl") for part in parts[:most])
 
 
 def _positive(steps: int) -> int:

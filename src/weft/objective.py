@@ -15,6 +15,9 @@ over the subsets S = all modalities together and each alone, where
         + \mathrm{KL}(p(z) \| \mathbb{E}\, p(z_t | z_{t+1}))
 
 Sums over time are averaged over the real steps of the batch.
+
+Which chains there are is the method's to say. The above is BFVI; a recurrent method has one chain,
+whose negative ELBO is the whole loss, by default for all modalities together only.
 """
 
 from __future__ import annotations
@@ -26,8 +29,7 @@ from torch import Tensor, nn
 
 from weft.batch import Batch
 from weft.gaussian import Gaussian
-from weft.inference import recursions
-from weft.inference.bfvi import BFVI, fuse_subsets
+from weft.inference.method import Method
 from weft.inference.recursions import Trajectories
 from weft.modality import Modality
 from weft.particles import MonteCarlo, Particles
@@ -35,7 +37,6 @@ from weft.particles import MonteCarlo, Particles
 __all__ = ["Loss", "Objective", "ObjectiveConfig", "Temperature"]
 
 
-CHAINS = ("filter", "smooth")
 LARGE = 2**22
 """Decoder outputs beyond which chains and subsets are decoded one by one."""
 
@@ -47,9 +48,13 @@ class ObjectiveConfig:
     Attributes
     ----------
     filter_weight, smooth_weight, match_weight : float
-        Multipliers λ of the three parts (the last also takes β).
+        Multipliers λ of the three parts (the last also takes β). They weigh a filtering against a
+        smoothing chain; a method with one chain trains it at weight 1.
     particles, match_particles : Particles
         Points of the backward filter (K_b) and of prior matching (K_p).
+    each_alone : bool, optional
+        Whether to add the losses of each modality alone to that of all together (the multimodal
+        paradigm). Not given: as the method was published, so yes for BFVI, no for recurrent ones.
     most_subsets : int
         With many modalities, score all together and a random handful of single ones, reweighted
         so that the loss is the same on average; never more subsets than this.
@@ -65,6 +70,7 @@ class ObjectiveConfig:
     match_weight: float = 0.01
     particles: Particles = MonteCarlo(25)
     match_particles: Particles = MonteCarlo(50)
+    each_alone: bool | None = None
     most_subsets: int = 8
     free_bits: float = 0.0
     balance: float | None = None
@@ -72,7 +78,10 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True)
 class Temperature:
-    """What the schedule changes from step to step: β and a multiplier of the filtering part."""
+    """What the schedule changes from step to step: β and a multiplier of the filtering part.
+
+    The multiplier lets a smoothing chain take over. Where there is none, it does nothing.
+    """
 
     beta: float = 1.0
     filter_scale: float = 1.0
@@ -91,9 +100,9 @@ class Loss:
 
 
 class Objective(nn.Module):
-    """The loss of a batch: one encode per modality, then scans for all subsets together."""
+    """The loss of a batch: one encode per modality, then chains for all subsets together."""
 
-    def __init__(self, module: BFVI, config: ObjectiveConfig) -> None:
+    def __init__(self, module: Method, config: ObjectiveConfig) -> None:
         super().__init__()
         self.module = module
         self.config = config
@@ -106,27 +115,21 @@ class Objective(nn.Module):
         temperature: Temperature = Temperature(),
     ) -> Loss:
         """Infer from ``batch`` and score ``target`` (the same data before deletion, if given)."""
-        config, model = self.config, self.module.model
+        config, beta = self.config, temperature.beta
         target = batch if target is None else target
         members, weights = self._subsets(generator)
-        factors = fuse_subsets(self.module.encode(batch), members)
-        noise = torch.randn(
-            (2, *factors.shape),
-            generator=generator,
-            dtype=factors.precision.dtype,
-            device=factors.precision.device,
-        )
-        future = recursions.backward_filter(model, factors, config.particles, generator).message
-        backward = recursions.backward_sequence(model, factors, noise[:1])
-        forward = recursions.sequence(model, factors, future, noise[1:])
-        terms = self._terms({"filter": backward, "smooth": forward}, target, members, weights)
-        terms["match"] = self._match(generator)
-        filtering, smoothing = (self._elbo(chain, terms, temperature.beta) for chain in CHAINS)
-        total = (
-            config.filter_weight * temperature.filter_scale * filtering
-            + config.smooth_weight * smoothing
-            + config.match_weight * temperature.beta * terms["match"]
-        )
+        paths = self.module.chains(batch, members, config.particles, generator)
+        terms = self._terms(paths, target, members, weights)
+        shares = {
+            "filter": config.filter_weight * temperature.filter_scale,
+            "smooth": config.smooth_weight,
+        }
+        if len(paths) == 1:  # nothing to weigh it against
+            shares = dict.fromkeys(paths, 1.0)
+        total = torch.stack([shares[c] * self._elbo(c, terms, beta) for c in paths]).sum()
+        if not self.module.model.one_way:  # a fixed prior is not for transitions to match
+            terms["match"] = self._match(generator)
+            total = total + config.match_weight * beta * terms["match"]
         return Loss(total, {name: term.detach() for name, term in terms.items()})
 
     def _subsets(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -134,7 +137,10 @@ class Objective(nn.Module):
         device = self.module.model.prior_mean.device
         count = len(self.module.model.names)
         everything = torch.ones(1, count, dtype=torch.bool)
-        if count == 1:
+        each_alone = self.config.each_alone
+        if each_alone is None:
+            each_alone = self.module.each_alone
+        if count == 1 or not each_alone:
             return everything.to(device), torch.ones(1, device=device)
         singles = torch.eye(count, dtype=torch.bool)
         few = min(count, max(self.config.most_subsets - 1, 1))
@@ -146,7 +152,7 @@ class Objective(nn.Module):
     def _terms(
         self, paths: dict[str, Trajectories], target: Batch, members: Tensor, weights: Tensor
     ) -> dict[str, Tensor]:
-        """Divergences and reconstruction errors per real step of both chains, over all subsets.
+        """Divergences and reconstruction errors per real step of all chains, over all subsets.
 
         Only states with something to score reach a decoder: the rest would cost time and enter the
         statistics of its normalisation layers.

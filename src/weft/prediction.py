@@ -21,7 +21,7 @@ from torch import Tensor
 from weft.batch import Batch
 from weft.columns import Array
 from weft.gaussian import Gaussian
-from weft.inference.recursions import walk
+from weft.inference.method import Guide
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.randomness import stream
@@ -52,22 +52,21 @@ class Simulator(ABC):
         """Yield states ``(trajectory, batch, latent)`` for each step."""
 
 
-def _noise(like: Tensor, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Standard-normal numbers ``(count, …)`` for each entry of the first axis of ``like``."""
-    for step in like:
-        yield torch.randn((count, *step.shape), generator=generator, dtype=like.dtype)
+def _noise(guide: Guide, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Standard-normal numbers ``(count, subset, batch, latent)`` for each step of a guide."""
+    steps, *shape = guide.shape
+    for _ in range(steps):
+        yield torch.randn((count, *shape), generator=generator, dtype=guide.model.prior_mean.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Paths(Simulator):
-    """Joint trajectories through the conditional smoothing posteriors.
+    """Joint trajectories through the conditional posteriors of a guide.
 
     ``spread=0`` follows the posterior means: the paper's MAP recursion.
     """
 
-    model: MarkovModel
-    factors: Gaussian
-    future: Gaussian
+    guide: Guide
     window: Window
     spread: float = 1.0
 
@@ -75,8 +74,8 @@ class Paths(Simulator):
         """Walk ``count`` trajectories forward."""
         count = count if self.spread else 1
         generator = stream(seed, int(self.window.index[0]))
-        noise = (self.spread * n for n in _noise(self.factors.precision, count, generator))
-        for step in walk(self.model, self.factors, self.future, noise):
+        noise = (self.spread * n for n in _noise(self.guide, count, generator))
+        for step in self.guide.walk(noise):
             yield step.latents[:, 0]
 
 
@@ -102,10 +101,10 @@ def importance_bound(paths: Paths, batch: Batch, count: int, seed: int) -> Array
         \log \frac1K \sum_k \prod_t
         \frac{p(x_t | z_t^k)\, p(z_t^k | z_{t-1}^k)}{q(z_t^k | z_{t-1}^k, x_{t:T})}
     """
-    model = paths.model
+    model = paths.guide.model
     weights = torch.zeros(count, len(batch.lengths), dtype=torch.float64)
-    noise = _noise(paths.factors.precision, count, stream(seed, int(paths.window.index[0]), 2))
-    for t, step in enumerate(walk(model, paths.factors, paths.future, noise)):
+    noise = _noise(paths.guide, count, stream(seed, int(paths.window.index[0]), 2))
+    for t, step in enumerate(paths.guide.walk(noise)):
         z = step.latents
         gain = (step.prior.log_prob(z) - step.posterior.log_prob(z))[:, 0]
         for name in model.names:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from weft import likelihoods
-from weft.inference.bfvi import BFVI
+from weft.inference import METHODS, Method
 from weft.likelihoods import Likelihood
 from weft.modality import Modality
 from weft.persistence import FileError, read_file, write_file
@@ -26,6 +26,7 @@ KIND = "model"
 class ModelRecord:
     """What a model file holds."""
 
+    inference: str
     modalities: tuple[Modality, ...]
     latent: int
     hidden: int
@@ -33,9 +34,12 @@ class ModelRecord:
     weights: dict[str, Tensor]
 
 
-def write_model(path: Path, module: BFVI, scaling: Scaling, modalities: Sequence[Modality]) -> None:
+def write_model(
+    path: Path, module: Method, scaling: Scaling, modalities: Sequence[Modality]
+) -> None:
     """Write a fitted module to one file."""
     header = {
+        "inference": module.name,
         "latent": module.model.latent,
         "hidden": module.model.hidden,
         "modalities": [_describe(modality) for modality in modalities],
@@ -50,6 +54,12 @@ def write_model(path: Path, module: BFVI, scaling: Scaling, modalities: Sequence
 def read_model(path: Path, declared: Sequence[Modality] | None) -> ModelRecord:
     """Read a model file; ``declared`` modalities bring the user's own networks back."""
     stored = read_file(path, KIND)
+    inference = stored.header.get("inference", "bfvi")  # files were once of one method only
+    if inference not in METHODS:
+        raise FileError(
+            f"{path} was saved with the inference method {inference!r}, which this version does "
+            f"not have; it has {', '.join(METHODS)}."
+        )
     written = stored.header["modalities"]
     if declared is None:
         modalities = [_rebuild(path, record) for record in written]
@@ -59,6 +69,7 @@ def read_model(path: Path, declared: Sequence[Modality] | None) -> ModelRecord:
     shifts, scales = stored.group("shift"), stored.group("scale")
     scaling = Scaling({n: Scale(shifts[n].numpy(), scales[n].numpy()) for n in shifts})
     return ModelRecord(
+        inference,
         tuple(modalities),
         stored.header["latent"],
         stored.header["hidden"],

@@ -26,12 +26,12 @@ class TrainingConfig:
         Share of the epochs over which β rises from 0 to 1.
     filter_until : float, optional
         Share of the epochs after which the filtering part of the loss is gone, falling linearly
-        from the start. Not given: it stays.
+        from the start. Not given: it stays, as does the only part of a method with one.
     polish : float
-        Share of the epochs, at the end, that train the smoothing bound alone on whole sequences
-        from which a random share of the steps is left out, input and target alike. Burst deletion
-        and the filtering part teach robust dynamics but bias the noise upward; this is a proper
-        bound on incomplete data and removes the bias.
+        Share of the epochs, at the end, that train the smoothing bound alone (or the one bound a
+        method has) on whole sequences from which a random share of the steps is left out, input and
+        target alike. Burst deletion and the filtering part teach robust dynamics but bias the noise
+        upward; this is a proper bound on incomplete data and removes the bias.
     clip : float
         Largest norm of the gradient; longer ones are scaled down.
     burst : float

@@ -19,7 +19,7 @@ from torch import Tensor
 from weft.bookkeeping import Epoch, Progress
 from weft.corruption import delete_bursts, delete_steps
 from weft.gaussian import ImproperGaussianError
-from weft.inference.bfvi import BFVI
+from weft.inference.method import Method
 from weft.monitoring import MetricsLog, interruptible
 from weft.objective import Loss, Objective, ObjectiveConfig, Temperature
 from weft.persistence import FileError, read_file, write_file
@@ -49,7 +49,7 @@ class Trainer:
 
     Parameters
     ----------
-    module : BFVI
+    module : Method
     data : Sequences
         Training data that conform to the model.
     validation : Sequences, optional
@@ -65,7 +65,7 @@ class Trainer:
 
     def __init__(
         self,
-        module: BFVI,
+        module: Method,
         data: Sequences,
         *,
         validation: Sequences | None = None,
@@ -212,10 +212,10 @@ class Trainer:
 
     def _describe(self, parameter: str) -> str:
         """Name a parameter by its modality, where it belongs to one."""
-        for part in ("encoders.", "model.decoders."):
+        parts = {"encoders.": "encoder", "memory.cells.": "GRU", "model.decoders.": "decoder"}
+        for part, kind in parts.items():
             if parameter.startswith(part):
                 position, rest = parameter.removeprefix(part).split(".", 1)
-                kind = part.split(".")[-2].removesuffix("s")
                 name = self.module.model.names[int(position)]
                 return f"the {kind} of modality {name!r} ({rest})"
         return parameter
@@ -321,8 +321,13 @@ class Trainer:
         """Everything that decides the numbers of a run, as text."""
         config = {name: repr(value) for name, value in asdict(self.config).items()}
         objective = {f"objective.{n}": repr(v) for n, v in vars(self.objective.config).items()}
-        data = {"data": repr(self.whole), "validation": repr(self.validation)}
-        return {**config, **objective, **data, "seed": repr(self.seed)}
+        rest = {
+            "inference": self.module.name,
+            "data": repr(self.whole),
+            "validation": repr(self.validation),
+            "seed": repr(self.seed),
+        }
+        return {**config, **objective, **rest}
 
     def _save(self) -> None:
         if self.directory is None:
@@ -350,7 +355,7 @@ class Trainer:
         self.progress = Progress(**stored.header["progress"])
 
 
-def _adam(module: BFVI, config: TrainingConfig) -> torch.optim.Adam:
+def _adam(module: Method, config: TrainingConfig) -> torch.optim.Adam:
     """Make an optimizer whose state is there from the start, so that it can always be copied."""
     optimizer = torch.optim.Adam(
         module.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay

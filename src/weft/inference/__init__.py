@@ -1,6 +1,17 @@
-"""Inference methods, one file each, over shared recursions."""
+"""Inference methods, one file each, behind one interface."""
 
 from weft.inference.bfvi import BFVI
+from weft.inference.method import Guide, Method
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
+from weft.inference.registry import METHODS, build
 
-__all__ = ["BFVI", "Filtered", "Smoothed", "Trajectories"]
+__all__ = [
+    "BFVI",
+    "METHODS",
+    "Filtered",
+    "Guide",
+    "Method",
+    "Smoothed",
+    "Trajectories",
+    "build",
+]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,12 @@ from torch import Tensor, nn
 from weft.batch import Batch
 from weft.gaussian import Gaussian
 from weft.inference import recursions
+from weft.inference.method import Guide, Method
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.networks import GaussianHead
-from weft.particles import Cubature, MonteCarlo, Particles
-from weft.sequences import Sequences
+from weft.particles import Cubature, Particles
 
 __all__ = ["BFVI", "Encoder", "fuse_subsets"]
 
@@ -40,14 +41,34 @@ def fuse_subsets(factors: Gaussian, members: Tensor) -> Gaussian:
     return factors.subset_products(members).transpose(0, 1)
 
 
-class BFVI(nn.Module):
-    """A multimodal deep Markov model with encoders, ready for inference.
+@dataclass(frozen=True, eq=False)
+class Smoother(Guide):
+    """Conditional smoothing posteriors: factors, and the message of the backward filter."""
 
-    Each verb takes a `Batch` and, as ``subsets``, the groups of modalities to infer from (all
-    together if not given), which become the ``subset`` axis of the result.
+    model: MarkovModel
+    factors: Gaussian
+    future: Gaussian
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(time, subset, batch, latent)``."""
+        return self.factors.shape
+
+    def sequence(self, noise: Tensor) -> Trajectories:
+        """See `recursions.sequence`."""
+        return recursions.sequence(self.model, self.factors, self.future, noise)
+
+    def walk(self, noise: Iterable[Tensor]) -> Iterator[Trajectories]:
+        """See `recursions.walk`."""
+        return recursions.walk(self.model, self.factors, self.future, noise)
+
+
+class BFVI(Method):
+    """Backward–forward variational inference, with one encoder per modality.
 
     Examples
     --------
+    >>> from weft.sequences import Sequences
     >>> _ = torch.manual_seed(0)
     >>> module = BFVI([Modality("x"), Modality("y")], latent=5, hidden=20)
     >>> sum(parameter.numel() for parameter in module.parameters())
@@ -57,15 +78,12 @@ class BFVI(nn.Module):
     torch.Size([3, 1, 1, 5])
     """
 
-    def __init__(self, modalities: Sequence[Modality], latent: int, hidden: int) -> None:
-        super().__init__()
-        self.model = MarkovModel(modalities, latent, hidden)
-        self.encoders = nn.ModuleList(Encoder(m, latent, hidden) for m in modalities)
+    each_alone = True
+    name = "bfvi"
 
-    def batch(self, data: Sequences) -> Batch:
-        """Check data against the model and lay them out in its precision, on its device."""
-        like = self.model.prior_mean
-        return data.conform(self.model.fields).batch(dtype=like.dtype).to(like.device)
+    def __init__(self, modalities: Sequence[Modality], latent: int, hidden: int) -> None:
+        super().__init__(MarkovModel(modalities, latent, hidden))
+        self.encoders = nn.ModuleList(Encoder(m, latent, hidden) for m in modalities)
 
     def encode(self, batch: Batch) -> Gaussian:
         """Encode every modality once: factors ``(modality, time, batch, latent)``.
@@ -87,15 +105,6 @@ class BFVI(nn.Module):
                 )
             factors.append(Gaussian(*(parameter.reshape(shape) for parameter in parameters)))
         return Gaussian.stack(factors)
-
-    def members(self, subsets: Sequence[Collection[str]] | None) -> Tensor:
-        """Membership ``(subset, modality)`` of named subsets; all modalities if none are named."""
-        names = self.model.names
-        members = torch.zeros(len(subsets) if subsets else 1, len(names), dtype=torch.bool)
-        for row, subset in enumerate(subsets or [names]):
-            for name in subset:
-                members[row, self.model.position(name)] = True
-        return members.to(self.model.prior_mean.device)
 
     def factors(self, batch: Batch, subsets: Sequence[Collection[str]] | None = None) -> Gaussian:
         """Fuse the modalities of each subset: factors ``(time, subset, batch, latent)``."""
@@ -138,20 +147,36 @@ class BFVI(nn.Module):
         future = recursions.backward_filter(self.model, factors, particles, generator).message
         return recursions.smooth_forward(self.model, factors, future, particles, generator)
 
-    def sequence(
+    def guide(
         self,
         batch: Batch,
         *,
-        samples: int = 0,
         subsets: Sequence[Collection[str]] | None = None,
         particles: Particles = Cubature(),
         generator: torch.Generator | None = None,
-    ) -> Trajectories:
-        """Draw joint trajectories, or with ``samples=0`` the one of the MAP recursion."""
-        factors = self.factors(batch, subsets)
+    ) -> Smoother:
+        """Run the backward filter, which joint trajectories need."""
+        return self._smoother(self.factors(batch, subsets), particles, generator)
+
+    def chains(
+        self, batch: Batch, members: Tensor, particles: Particles, generator: torch.Generator
+    ) -> dict[str, Trajectories]:
+        """Draw a backward filtering chain and a smoothing chain over the same encoded factors."""
+        factors = fuse_subsets(self.encode(batch), members)
+        noise = torch.randn(
+            (2, *factors.shape),
+            generator=generator,
+            dtype=factors.precision.dtype,
+            device=factors.precision.device,
+        )
+        smoother = self._smoother(factors, particles, generator)
+        return {
+            "filter": recursions.backward_sequence(self.model, factors, noise[:1]),
+            "smooth": smoother.sequence(noise[1:]),
+        }
+
+    def _smoother(
+        self, factors: Gaussian, particles: Particles, generator: torch.Generator | None
+    ) -> Smoother:
         future = recursions.backward_filter(self.model, factors, particles, generator).message
-        if samples:
-            noise = MonteCarlo(samples).noise(factors.precision, generator)
-        else:
-            noise = torch.zeros_like(factors.precision)[None]
-        return recursions.sequence(self.model, factors, future, noise)
+        return Smoother(self.model, factors, future)

@@ -34,6 +34,7 @@ __all__ = [
     "sequence",
     "smooth",
     "smooth_forward",
+    "stretches",
     "walk",
 ]
 
@@ -152,26 +153,23 @@ def walk(
     ``noise`` gives ``(trajectory, subset, batch, latent)`` for each step, and so have the results.
     """
     link = Link.forward(model)
-    draws = iter(noise)
     past = None
-    first = 0
-    while first < len(factors.precision):
-        stretch = [next(draws)]
-        stretch += islice(draws, max(STRETCH // stretch[0].numel(), 1) - 1)
-        here = slice(first, first + len(stretch))
-        first = here.stop
-        start = model.prior().expand(*stretch[0].shape) if past is None else past
-        passage = draw(
-            link,
-            start,
-            factors[here],
-            future[here],
-            _everywhere(factors[here]),
-            torch.stack(stretch),
-        )
+    for here, points in stretches(noise):
+        start = model.prior().expand(*points.shape[1:]) if past is None else past
+        passage = draw(link, start, factors[here], future[here], _everywhere(factors[here]), points)
         past = passage.last
-        for t in range(len(stretch)):
+        for t in range(len(points)):
             yield Trajectories(passage.states[t], passage.posterior[t], passage.message[t])
+
+
+def stretches(noise: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
+    """Gather the noise of consecutive steps, ``(time, …)``, in pieces of bounded size."""
+    draws = iter(noise)
+    stop = 0
+    for first in draws:
+        points = torch.stack([first, *islice(draws, max(STRETCH // first.numel(), 1) - 1)])
+        start, stop = stop, stop + len(points)
+        yield slice(start, stop), points
 
 
 def _filter(

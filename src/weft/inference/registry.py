@@ -1,0 +1,23 @@
+"""Inference methods by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weft.inference.bfvi import BFVI
+from weft.inference.method import Method
+from weft.modality import Modality
+
+__all__ = ["METHODS", "build"]
+
+METHODS: dict[str, Callable[[Sequence[Modality], int, int], Method]] = {
+    "bfvi": BFVI,
+}
+"""What makes each method from modalities, latent and hidden size."""
+
+
+def build(name: str, modalities: Sequence[Modality], latent: int, hidden: int) -> Method:
+    """Make the networks of a named method."""
+    if name not in METHODS:
+        raise ValueError(f"There is no inference method {name!r}; there are {', '.join(METHODS)}.")
+    return METHODS[name](modalities, latent, hidden)
