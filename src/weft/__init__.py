@@ -4,7 +4,7 @@ from weft.batch import Batch
 from weft.columns import DataError
 from weft.estimator import MDMM, NotFittedError, load
 from weft.gaussian import Gaussian, ImproperGaussianError
-from weft.inference import BFVI
+from weft.inference import BFVI, Recurrent
 from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Pixels, Poisson, StudentT
 from weft.modality import Modality
 from weft.model import MarkovModel
@@ -44,6 +44,7 @@ __all__ = [
     "Poisson",
     "Posterior",
     "Prediction",
+    "Recurrent",
     "Sampled",
     "Sequences",
     "StudentT",

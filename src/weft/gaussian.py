@@ -77,6 +77,14 @@ class Gaussian:
             torch.stack([f.information for f in factors], dim),
         )
 
+    @classmethod
+    def cat(cls, factors: Sequence[Gaussian], dim: int = 0) -> Gaussian:
+        """Join factors along an axis they have."""
+        return cls(
+            torch.cat([f.precision for f in factors], dim),
+            torch.cat([f.information for f in factors], dim),
+        )
+
     # Shape
 
     @property

@@ -2,6 +2,7 @@
 
 from weft.inference.bfvi import BFVI
 from weft.inference.method import Guide, Method
+from weft.inference.recurrent import Recurrent
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
 from weft.inference.registry import METHODS, build
 
@@ -11,6 +12,7 @@ __all__ = [
     "Filtered",
     "Guide",
     "Method",
+    "Recurrent",
     "Smoothed",
     "Trajectories",
     "build",

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from weft.inference.bfvi import BFVI
 from weft.inference.method import Method
+from weft.inference.recurrent import Recurrent
 from weft.modality import Modality
 
 __all__ = ["METHODS", "build"]
 
 METHODS: dict[str, Callable[[Sequence[Modality], int, int], Method]] = {
     "bfvi": BFVI,
+    "f-mask": partial(Recurrent, backward=False, skip=False),
+    "f-skip": partial(Recurrent, backward=False, skip=True),
+    "b-mask": partial(Recurrent, backward=True, skip=False),
+    "b-skip": partial(Recurrent, backward=True, skip=True),
 }
 """What makes each method from modalities, latent and hidden size."""
 

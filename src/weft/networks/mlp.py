@@ -40,7 +40,7 @@ class Embedding(nn.Module):
 
 
 class GaussianHead(nn.Module):
-    """Map features to the Gaussian quotient factor ``q(z | x) / p(z)``."""
+    """Map features to a Gaussian: in encoders the quotient factor ``q(z | x) / p(z)``."""
 
     def __init__(self, features: int, latent: int) -> None:
         super().__init__()
@@ -48,8 +48,12 @@ class GaussianHead(nn.Module):
         self.spread = nn.Linear(features, latent)
 
     def forward(self, features: Tensor) -> Gaussian:
-        """Map ``(rows, features)`` to factors ``(rows, latent)``."""
-        return Gaussian.from_moments(self.mean(features), positive_std(self.spread(features)))
+        """Map ``(…, features)`` to Gaussians ``(…, latent)``."""
+        return Gaussian.from_moments(*self.moments(features))
+
+    def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of those Gaussians."""
+        return self.mean(features), positive_std(self.spread(features))
 
 
 class MLPDecoder(nn.Module):

@@ -1,0 +1,76 @@
+"""Gated recurrent units of several modalities, run side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["GRUs"]
+
+SHUT = 1e4
+"""Input of an update gate at which it keeps a state exactly."""
+
+
+class GRUs(nn.Module):
+    r"""One GRU per modality, in PyTorch's parameters, each with a learned initial state.
+
+    .. math::
+        r, u = \mathrm{sigmoid}(W_{ru} f + V_{ru} h + b_{ru}), \quad
+        n = \tanh(W_n f + b_n + r \odot (V_n h + c_n)), \quad
+        h' = (1 - u) \odot n + u \odot h
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Width of each modality's features.
+    hidden : int
+        Width of every state.
+    """
+
+    def __init__(self, widths: Sequence[int], hidden: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.cells = nn.ModuleList(nn.GRUCell(width, hidden) for width in widths)
+        self.initial = nn.Parameter(torch.zeros(len(widths), hidden))
+
+    def weight_ih(self, position: int) -> Tensor:
+        """How one modality's features enter its gates, ``(3 · hidden, features)``."""
+        return self._cells[position].weight_ih
+
+    def forward(self, gates: Tensor, update: Tensor, *, backward: bool) -> Tensor:
+        """States ``(time, modality, row, hidden)`` after each step, in either direction of time.
+
+        Parameters
+        ----------
+        gates : Tensor
+            ``(time, modality, row, 3 · hidden)``: features times ``weight_ih`` of their cell.
+        update : Tensor
+            ``(time, modality, row)``, false where a state stays as it is.
+        backward : bool
+            Whether to go from the last step to the first.
+        """
+        size = self.hidden
+        parts = [2 * size, size]
+        weight = torch.stack([cell.weight_hh for cell in self._cells]).transpose(1, 2)
+        bias = torch.stack([cell.bias_hh for cell in self._cells])[:, None]
+        gates = gates + torch.stack([cell.bias_ih for cell in self._cells])[:, None]
+        if not update.all():  # a GRU keeps its state where its update gate is 1
+            kept = torch.zeros_like(gates)
+            kept[..., size : 2 * size] = SHUT * ~update[..., None]
+            gates = gates + kept
+        switches, candidates = (part.unbind() for part in torch.split(gates, parts, -1))
+        state = self.initial[:, None].expand(-1, gates.shape[2], -1)
+        states = [state] * len(gates)
+        for t in reversed(range(len(gates))) if backward else range(len(gates)):
+            memory, recalled = torch.split(torch.baddbmm(bias, state, weight), parts, -1)
+            reset, keep = torch.sigmoid(switches[t] + memory).chunk(2, -1)
+            candidate = torch.tanh(torch.addcmul(candidates[t], reset, recalled))
+            state = torch.lerp(candidate, state, keep)
+            states[t] = state
+        return torch.stack(states)
+
+    @property
+    def _cells(self) -> list[nn.GRUCell]:
+        return [cell for cell in self.cells if isinstance(cell, nn.GRUCell)]
