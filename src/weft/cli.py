@@ -58,6 +58,9 @@ def spirals(
     preset: Annotated[
         list[str] | None, typer.Option(help="Recipes; all of them if not given.")
     ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Inference methods; all of them if not given.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
     processes: Annotated[int | None, typer.Option(help="How many fits side by side.")] = None,
@@ -68,6 +71,7 @@ def spirals(
     summary = spirals_experiment.reproduce_spirals(
         out,
         presets=preset or list(spirals_experiment.PRESETS),
+        methods=method or list(spirals_experiment.PAPER_ROWS),
         seeds=range(seeds),
         size=size,
         processes=processes,

@@ -115,7 +115,13 @@ def fit_spirals(job: SpiralsJob, train: Spirals) -> MDMM:
     training = replace(preset.training, epochs=epochs)
     if job.method != "bfvi":
         training = replace(training, learning_rate=preset.recurrent_rate)
-    model = MDMM([Modality("x"), Modality("y")], latent=5, hidden=20, particles=preset.particles)
+    model = MDMM(
+        [Modality("x"), Modality("y")],
+        latent=5,
+        hidden=20,
+        particles=preset.particles,
+        inference=job.method,
+    )
     count = len(train.noisy) - round(preset.held_out * len(train.noisy))
     return model.fit(
         train.noisy[:count],
@@ -220,7 +226,7 @@ def reproduce_spirals(
     out: Path,
     *,
     presets: Sequence[str] = tuple(PRESETS),
-    methods: Sequence[str] = ("bfvi",),
+    methods: Sequence[str] = tuple(PAPER_ROWS),
     seeds: Sequence[int] = (0, 1, 2),
     size: Size = Size(),
     processes: int | None = None,
