@@ -140,6 +140,7 @@ struct Block {
     // particles, (dimension, particle of the four)
     V<T> *noise, *z, *inward, *gate, *candidate, *spread, *moved, *width, *opening, *growth, *shrink;
     V<T>* moved_all;  // (particle, dimension)
+    V<T> *inner_variance, *outer_variance;  // mean of the variances, variance of the means
     V<T> weight[FOUR];
     // gradients
     V<T> *cot_p, *cot_i, *d_mean, *d_var, *next_mean, *drift, *d_point, *d_std, *d_p, *d_i;
@@ -166,11 +167,11 @@ struct Block {
         };
         for (V<T>** place : {&message_p, &message_i, &factor_p, &factor_i, &future_p, &future_i,
                              &power, &posterior_p, &mean, &std, &cot_p, &cot_i, &d_mean, &d_var,
-                             &next_mean, &drift, &d_point, &d_std, &d_p, &d_i, &d_prior_p, &d_prior_i})
+                             &next_mean, &drift, &inner_variance, &outer_variance, &d_point, &d_std,
+                             &d_p, &d_i, &d_prior_p, &d_prior_i})
             take(*place, D);
         for (V<T>** place : {&noise, &z, &gate, &candidate, &spread, &moved, &width, &opening,
-                             &growth, &shrink, &d_gate,
-                             &d_candidate, &d_spread, &d_z})
+                             &growth, &shrink, &d_gate, &d_candidate, &d_spread, &d_z})
             take(*place, D * FOUR);
         take(inward, (2 * H + D) * FOUR);
         take(d_inward, (2 * H + D) * FOUR);
@@ -387,7 +388,7 @@ struct Block {
                 const V<T> m = moved[d * R + r];
                 kept[r * D + d] = m;
                 next_mean[d] += weight[r] * m;
-                d_var[d] += weight[r] * width[d * R + r];  // here: the mean of the variances
+                inner_variance[d] += weight[r] * width[d * R + r];
             }
     }
 
@@ -398,7 +399,7 @@ struct Block {
         for (int r = 0; r < R; ++r)
             for (std::int64_t d = 0; d < D; ++d) {
                 const V<T> off = kept[r * D + d] - next_mean[d];
-                d_std[d] += weight[r] * (off * off);  // here: the variance of the means
+                outer_variance[d] += weight[r] * (off * off);
                 drift[d] += weight[r] * off;
             }
     }
@@ -414,7 +415,7 @@ struct Block {
             const bool any = seen(t, mask);
             if (any || scan.states) fuse(t);
             if (any) {
-                for (std::int64_t d = 0; d < D; ++d) next_mean[d] = d_var[d] = d_std[d] = drift[d] = V<T>{};
+                for (std::int64_t d = 0; d < D; ++d) next_mean[d] = inner_variance[d] = outer_variance[d] = drift[d] = V<T>{};
                 for (std::int64_t i = 0; i < turns; ++i) switch (places(i)) {
                         case 1: forward_round<1>(t, i); break;
                         case 2: forward_round<2>(t, i); break;
@@ -436,7 +437,7 @@ struct Block {
                 message_p[d] = prior_p;
                 message_i[d] = prior_i;
                 if (any) {
-                    const V<T> p = one_over<T>(gather(d_var[d] + d_std[d]));
+                    const V<T> p = one_over<T>(gather(inner_variance[d] + outer_variance[d]));
                     message_p[d] = mask != T(0) ? p : prior_p;
                     message_i[d] = mask != T(0) ? p * next_mean[d] : prior_i;
                     drift[d] = gather(drift[d]) + (next_mean[d] - mean_of(d));

@@ -60,12 +60,6 @@ using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Strided = nb::ndarray<const T, nb::device::cpu>;
 
-// A Gaussian's two parameters.
-template <class T>
-struct Pair {
-    Array<T> precision, information;
-};
-
 void require(bool holds, const char* what) {
     if (!holds) throw std::invalid_argument(what);
 }

@@ -1,3 +1,5 @@
+import shutil
+
 from typer.testing import CliRunner
 
 import weft
@@ -17,3 +19,9 @@ def test_a_missing_or_unused_scan_is_told_apart():
     assert describe_scan(("avx2", "baseline"), "avx2").endswith("avx2 (available: avx2, baseline).")
     assert "switched off by WEFT_NATIVE" in describe_scan(("baseline",), None)
     assert "Install a compiler" in describe_scan((), None)
+
+
+def test_the_scan_is_built_where_there_is_a_compiler():
+    """So that a build that fails is noticed, and not only skipped."""
+    compilers = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
+    assert native.KERNELS or not compilers
