@@ -168,7 +168,7 @@ def scan_rate(latent: int, hidden: int) -> float:
             one @ other
 
     speed = products * steps * rows * count / (4 * 2 * 1024**3)
-    return speed * ratio(multiply, scan, 9)
+    return speed * ratio(multiply, scan, 25)
 
 
 def peak(*what: object) -> float:

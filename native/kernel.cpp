@@ -207,13 +207,16 @@ struct Block {
             for (std::int64_t d = 0; d < D; ++d) ((T*)(to + d))[l] = from[row[l] * D + d];
     }
 
-    void load_data(const T* from, std::int64_t stride, V<T>* to) const {
+    // `step` leads to the same rows a step later in the scan, which are called for in advance: they
+    // lie too far off for the processor to foresee.
+    void load_data(const T* from, std::int64_t stride, std::int64_t step, V<T>* to) const {
         if (stride == 0) {  // the same for every row
             for (std::int64_t d = 0; d < D; ++d) to[d] = all<T>(from[d]);
             return;
         }
         for (int l = 0; l < count; ++l) {
             const T* source = from + data_row[l] * stride;
+            __builtin_prefetch(source + step);
             for (std::int64_t d = 0; d < D; ++d) ((T*)(to + d))[l] = source[d];
         }
     }
@@ -247,14 +250,16 @@ struct Block {
         return any;
     }
 
-    // posterior = message · factor · future / prior^power, as moments
-    void fuse(std::int64_t t) {
+    // posterior = message · factor · future / prior^power, as moments; step `next` will follow
+    void fuse(std::int64_t t, std::int64_t next) {
         const std::int64_t data = scan.at(t) * scan.data_rows * D;
         const std::int64_t ahead = scan.at(t) * scan.future_step;
-        load_data(scan.factor_precision + data, D, factor_p);
-        load_data(scan.factor_information + data, D, factor_i);
-        load_data(scan.future_precision + ahead, scan.future_row, future_p);
-        load_data(scan.future_information + ahead, scan.future_row, future_i);
+        const std::int64_t way = next < 0 || next >= scan.steps ? 0 : scan.at(next) - scan.at(t);
+        const std::int64_t data_way = way * scan.data_rows * D, ahead_way = way * scan.future_step;
+        load_data(scan.factor_precision + data, D, data_way, factor_p);
+        load_data(scan.factor_information + data, D, data_way, factor_i);
+        load_data(scan.future_precision + ahead, scan.future_row, ahead_way, future_p);
+        load_data(scan.future_information + ahead, scan.future_row, ahead_way, future_i);
         for (std::int64_t d = 0; d < D; ++d) {
             const T prior_p = scan.prior_precision[d];
             const V<T> wider = message_p[d] > future_p[d] ? message_p[d] : future_p[d];
@@ -413,7 +418,7 @@ struct Block {
             store(message_i, scan.message_information + here);
             V<T> mask;
             const bool any = seen(t, mask);
-            if (any || scan.states) fuse(t);
+            if (any || scan.states) fuse(t, t + 1);
             if (any) {
                 for (std::int64_t d = 0; d < D; ++d) next_mean[d] = inner_variance[d] = outer_variance[d] = drift[d] = V<T>{};
                 for (std::int64_t i = 0; i < turns; ++i) switch (places(i)) {
@@ -532,7 +537,7 @@ struct Block {
         }
         load(scan.message_precision + scan.message_at(t) * scan.rows * D, message_p);
         load(scan.message_information + scan.message_at(t) * scan.rows * D, message_i);
-        fuse(t);
+        fuse(t, t - 1);
         // Only a row's own lanes may add to sums over rows.
         for (int l = 0; l < count; ++l)
             if (!writes[l - l % (int)share])

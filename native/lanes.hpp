@@ -39,7 +39,7 @@ struct Lanes<float> {
     typedef std::int32_t S __attribute__((vector_size(WEFT_BYTES)));
     static constexpr int count = WEFT_BYTES / 4;
     static constexpr int mantissa = 23, bias = 127;
-    static constexpr int exp_terms = 7, log_terms = 5, log1p_terms = 7, sin_terms = 7;
+    static constexpr int exp_terms = 6, log_terms = 5, log1p_terms = 6, sin_terms = 6;
     static constexpr float exp_limit = 87.0f;
     static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
     static constexpr float rounder = 12582912.0f;  // 1.5 * 2^23
