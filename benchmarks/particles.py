@@ -4,30 +4,27 @@
   the gradient between draws, at the time one smoothing takes;
 - spirals: errors of the paper's tasks after a fit of 60 epochs at rate 0.02, three seeds each.
 
-Finished fits are kept; a run goes on where one stopped.
+Finished fits are kept in results/particles/; a run goes on where one stopped.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from tests.linear_gaussian import LinearGaussian
 
-from benchmarks.spirals import fit_spirals
+from benchmarks.spirals import ROOT, Fit, commit, fit_spirals, run_fits
 from weft import Antithetic, Cubature, MonteCarlo, Particles
 from weft.estimator import FIT
+from weft.experiments.runner import write_json
 from weft.schedules import TrainingConfig
 
-ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "particles.json"
 SCHEMES: dict[str, Particles] = {
     "monte_carlo_200": MonteCarlo(200),
@@ -75,30 +72,18 @@ def linear_gaussian(particles: Particles) -> dict[str, float]:
     }
 
 
-def spirals(scheme: str, seed: int) -> dict[str, Any]:
+def spirals(fit: Fit) -> dict[str, Any]:
     """Fit with one scheme."""
     training = TrainingConfig(epochs=60, learning_rate=0.02)
-    return fit_spirals(seed, replace(FIT, particles=SCHEMES[scheme]), training)
+    return fit_spirals(fit.seed, replace(FIT, particles=SCHEMES[fit.recipe]), training)
 
 
 def main() -> None:
-    """Run what is missing."""
-    results: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
-    results["linear_gaussian"] = {name: linear_gaussian(p) for name, p in SCHEMES.items()}
-    print(json.dumps(results["linear_gaussian"], indent=1), flush=True)
-    fits = results.setdefault("spirals", {scheme: [] for scheme in FITTED})
-    todo = [
-        (scheme, seed)
-        for seed in SEEDS
-        for scheme in FITTED
-        if all(fit["seed"] != seed for fit in fits[scheme])
-    ]
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        jobs = {pool.submit(spirals, *job): job for job in todo}
-        for done in as_completed(jobs):
-            fits[jobs[done][0]].append(done.result())
-            OUT.write_text(json.dumps(results, indent=1) + "\n")
-            print(jobs[done][0], json.dumps(done.result()), flush=True)
+    """Measure both and write what was found."""
+    exact = {name: linear_gaussian(particles) for name, particles in SCHEMES.items()}
+    print(json.dumps(exact, indent=1), flush=True)
+    fits = run_fits("particles", spirals, FITTED, SEEDS)
+    write_json(OUT, {"commit": commit(), "linear_gaussian": exact, "spirals": fits})
     print(f"Wrote {OUT}")
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +15,48 @@ import torch
 import weft
 from weft.corruption import delete_steps
 from weft.datasets import make_spirals
+from weft.experiments.runner import run_jobs
+from weft.experiments.spirals import PRESETS
 from weft.experiments.tasks import SPIRAL_TASKS, squared_distance
 from weft.objective import ObjectiveConfig
 from weft.schedules import TrainingConfig
 
-PAPER = TrainingConfig(
-    epochs=100, learning_rate=0.02, warmup=0.0, final_rate=1.0, anneal=0.2, polish=0.0
-)
+ROOT = Path(__file__).parent.parent
+PAPER = replace(PRESETS["paper"].training, epochs=100, patience=None)
 """The supplement's training table, shortened to 100 epochs (of them 20, not 100, of annealing)."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One seed of one recipe."""
+
+    recipe: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Recipe and seed."""
+        return f"{self.recipe}-{self.seed}"
+
+
+def run_fits(
+    study: str, work: Callable[[Fit], dict[str, Any]], recipes: Iterable[str], seeds: Iterable[int]
+) -> dict[str, list[dict[str, Any]]]:
+    """Fit every seed by every recipe; each fit is kept in results/<study>/, and not run again."""
+    jobs = [Fit(recipe, seed) for seed in seeds for recipe in recipes]
+    found = run_jobs(work, jobs, ROOT / "results" / study)
+    results: dict[str, list[dict[str, Any]]] = {recipe: [] for recipe in recipes}
+    for job in jobs:
+        results[job.recipe].append(found[job.name])
+    return results
+
+
+def commit() -> str:
+    """The commit that is checked out, with a plus sign if files have changed since."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def fit_spirals(seed: int, objective: ObjectiveConfig, training: TrainingConfig) -> dict[str, Any]:

@@ -2,26 +2,22 @@
 
 Each at the paper's learning rate 0.02, 100 epochs: what `fit` does by default, and the paper's own
 recipe (constant rate, equal weights, 25 random particles). Converged means a reconstruction MSE
-below 0.05. Finished fits are kept in results/stability.json; a run goes on where one stopped.
+below 0.05. Finished fits are kept in results/stability/; a run goes on where one stopped.
 """
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.spirals import PAPER, fit_spirals
+from benchmarks.spirals import PAPER, ROOT, Fit, commit, fit_spirals, run_fits
 from weft.estimator import FIT
+from weft.experiments.runner import write_json
 from weft.experiments.tasks import SPIRAL_TASKS
 from weft.objective import ObjectiveConfig
 from weft.schedules import TrainingConfig
 
-ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "stability.json"
 TABLE = ROOT / "docs" / "stability.md"
 SEEDS = range(20)
@@ -32,9 +28,9 @@ RECIPES = {
 }
 
 
-def run(recipe: str, seed: int) -> dict[str, Any]:
+def run(fit: Fit) -> dict[str, Any]:
     """Fit one seed by one recipe."""
-    return fit_spirals(seed, *RECIPES[recipe])
+    return fit_spirals(fit.seed, *RECIPES[fit.recipe])
 
 
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
@@ -79,20 +75,8 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
 
 def main() -> None:
     """Run what is missing and write both files."""
-    results = json.loads(OUT.read_text()) if OUT.exists() else {recipe: [] for recipe in RECIPES}
-    todo = [
-        (recipe, seed)
-        for recipe in RECIPES
-        for seed in SEEDS
-        if all(fit["seed"] != seed for fit in results[recipe])
-    ]
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        jobs = {pool.submit(run, *job): job for job in todo}
-        for done in as_completed(jobs):
-            recipe = jobs[done][0]
-            results[recipe] = sorted([*results[recipe], done.result()], key=lambda fit: fit["seed"])
-            OUT.write_text(json.dumps(results, indent=1) + "\n")
-            print(recipe, json.dumps(done.result()), flush=True)
+    results = run_fits("stability", run, RECIPES, SEEDS)
+    write_json(OUT, {"commit": commit(), **results})
     TABLE.write_text(table(results))
     print(f"Wrote {OUT} and {TABLE}")
 
