@@ -86,6 +86,18 @@ class Likelihood(ABC):
         """Turn a predictive mean into a value of the support, to fill a gap with."""
         return mean
 
+    def moments(self, raw: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each entry, ``(…, entries)``, given raw output."""
+        found = self.distribution(raw, shape)
+        return (
+            found.mean.reshape(*raw.shape[:-1], -1),
+            found.variance.reshape(*raw.shape[:-1], -1),
+        )
+
+    def entries(self, value: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Values ``(time, batch, *shape)`` as the entries of `moments`, and which are known."""
+        return value.flatten(2), observed.flatten(2)
+
     def _split(self, raw: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         parts = raw.reshape(*raw.shape[:-1], self.parameters_per_entry, *shape)
         return parts.unbind(-1 - len(shape))
@@ -234,3 +246,15 @@ class Categorical(Likelihood):
         """Read logits."""
         logits = raw.reshape(*raw.shape[:-1], *shape, self.count)
         return D.Categorical(logits=logits, validate_args=False)
+
+    def moments(self, raw: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each category's indicator."""
+        probability = raw.reshape(*raw.shape[:-1], *shape, self.count).softmax(-1)
+        probability = probability.reshape(*raw.shape[:-1], -1)
+        return probability, probability * (1 - probability)
+
+    def entries(self, value: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Indicators of the categories."""
+        indicators = F.one_hot(value.long(), self.count).to(torch.get_default_dtype())
+        known = observed[..., None].expand_as(indicators)
+        return indicators.flatten(2), known.flatten(2)

@@ -21,13 +21,14 @@ from torch import Tensor
 from weft.batch import Batch
 from weft.columns import Array
 from weft.gaussian import Gaussian
+from weft.inference.linearized import Linearized
 from weft.inference.method import Guide
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.randomness import stream
 from weft.scaling import Scale
 
-__all__ = ["Marginals", "Paths", "Prediction", "Simulator", "Window", "importance_bound"]
+__all__ = ["Marginals", "Paths", "Prediction", "Refined", "Simulator", "Window", "importance_bound"]
 
 EMISSIONS = 5
 """Values drawn per trajectory where quantiles are wanted."""
@@ -52,11 +53,13 @@ class Simulator(ABC):
         """Yield states ``(trajectory, batch, latent)`` for each step."""
 
 
-def _noise(guide: Guide, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Standard-normal numbers ``(count, subset, batch, latent)`` for each step of a guide."""
-    steps, *shape = guide.shape
+def _noise(
+    shape: torch.Size, dtype: torch.dtype, count: int, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Standard-normal numbers ``(count, …)`` for each step of states ``(time, …)``."""
+    steps, *rest = shape
     for _ in range(steps):
-        yield torch.randn((count, *shape), generator=generator, dtype=guide.model.prior_mean.dtype)
+        yield torch.randn((count, *rest), generator=generator, dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +77,8 @@ class Paths(Simulator):
         """Walk ``count`` trajectories forward."""
         count = count if self.spread else 1
         generator = stream(seed, int(self.window.index[0]))
-        noise = (self.spread * n for n in _noise(self.guide, count, generator))
+        dtype = self.guide.model.prior_mean.dtype
+        noise = (self.spread * n for n in _noise(self.guide.shape, dtype, count, generator))
         for step in self.guide.walk(noise):
             yield step.latents[:, 0]
 
@@ -90,7 +94,25 @@ class Marginals(Simulator):
         """Draw ``count`` states per step."""
         generator = stream(seed, int(self.window.index[0]))
         for step in self.posterior.unbind():
-            yield step.sample(generator, count)[:, 0]
+            yield step.sample(generator, count)
+
+
+@dataclass(frozen=True, eq=False)
+class Refined(Simulator):
+    """Joint trajectories of a linearised posterior; ``spread=0`` follows its means."""
+
+    chain: Linearized
+    window: Window
+    dtype: torch.dtype
+    spread: float = 1.0
+
+    def states(self, count: int, seed: int) -> Iterator[Tensor]:
+        """Walk ``count`` trajectories forward."""
+        count = count if self.spread else 1
+        generator = stream(seed, int(self.window.index[0]))
+        noise = _noise(self.chain.mean.shape, self.chain.mean.dtype, count, generator)
+        for states in self.chain.walk(self.spread * n for n in noise):
+            yield states.to(self.dtype)
 
 
 @torch.no_grad()
@@ -103,7 +125,8 @@ def importance_bound(paths: Paths, batch: Batch, count: int, seed: int) -> Array
     """
     model = paths.guide.model
     weights = torch.zeros(count, len(batch.lengths), dtype=torch.float64)
-    noise = _noise(paths.guide, count, stream(seed, int(paths.window.index[0]), 2))
+    generator = stream(seed, int(paths.window.index[0]), 2)
+    noise = _noise(paths.guide.shape, model.prior_mean.dtype, count, generator)
     for t, step in enumerate(paths.guide.walk(noise)):
         z = step.latents
         gain = (step.prior.log_prob(z) - step.posterior.log_prob(z))[:, 0]
