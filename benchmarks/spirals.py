@@ -22,7 +22,7 @@ from weft.objective import ObjectiveConfig
 from weft.schedules import TrainingConfig
 
 ROOT = Path(__file__).parent.parent
-PAPER = replace(PRESETS["paper"].training, epochs=100, patience=None)
+PAPER = replace(PRESETS["paper"].training, epochs=100)
 """The supplement's training table, shortened to 100 epochs (of them 20, not 100, of annealing)."""
 
 

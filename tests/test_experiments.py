@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 from weft.cli import app
 from weft.experiments import spirals
 from weft.experiments.runner import run_jobs, write_json
-from weft.experiments.spirals import PAPER_ROWS, PRESETS, QUICK, reproduce_spirals
+from weft.experiments.spirals import PAPER_ROWS, PRESETS, QUICK, SpiralsJob, reproduce_spirals
 from weft.experiments.spirals_weak import CONDITIONS
 from weft.experiments.tasks import SPIRAL_TASKS
 
@@ -72,7 +73,6 @@ def test_spirals_are_reproduced_in_small(tmp_path, monkeypatch):
     methods = ["bfvi", "b-mask"]
     summary = reproduce_spirals(
         tmp_path,
-        presets=["paper"],
         methods=methods,
         seeds=[0],
         size=QUICK,
@@ -81,16 +81,18 @@ def test_spirals_are_reproduced_in_small(tmp_path, monkeypatch):
     )
     assert json.loads((tmp_path / "spirals.json").read_text()) == summary
     page = (tmp_path / "spirals.md").read_text()
-    for method in methods:
+    rows = [("paper", "bfvi"), ("paper", "b-mask"), ("best", "bfvi")]
+    assert [(preset, method) for preset in summary for method in summary[preset]] == rows
+    for preset, method in rows:
         for task, published in zip(SPIRAL_TASKS, PAPER_ROWS[method], strict=True):
-            found = summary["paper"][method][task.name]
+            found = summary[preset][method][task.name]
             assert found["mean"] > 0
             assert found["sd"] > 0
             assert len(found["seeds"]) == 1
             assert f"paper {published:.2f}" in page
     assert (tmp_path / "spirals.png").stat().st_size > 10_000
     monkeypatch.setattr(spirals, "run_spirals", lambda job: pytest.fail("a fit was repeated"))
-    words = f"reproduce spirals --quick --seeds 1 --preset paper --processes 1 --out {tmp_path}"
+    words = f"reproduce spirals --quick --seeds 1 --processes 1 --out {tmp_path}"
     words += " --method bfvi --method b-mask"
     again = CliRunner().invoke(app, words.split())
     assert again.exit_code == 0, again.output
@@ -108,15 +110,36 @@ def test_the_paper_preset_is_the_supplement_s_table():
     assert (objective.filter_weight, objective.smooth_weight) == (0.5, 0.5)
     assert objective.match_weight == 0.01
     assert preset.recurrent_rate == 0.01
+    assert preset.weight == 1 / 2  # the released code's; see docs/decisions.md
+    assert (preset.starts, preset.refine) == (1, 0)
+
+
+def test_of_several_starts_the_one_with_the_least_held_out_error_is_kept(tmp_path, monkeypatch):
+    train, _ = spirals.spirals_of(0, QUICK)
+    errors = iter([3.0, 1.0, 2.0])
+    fits = []
+    fit_once, judge = spirals._fit_once, spirals._judge
+
+    def fit(job, kept, held_out, seed):
+        assert (len(kept), len(held_out)) == (18, 2)
+        fits.append(fit_once(job, kept, held_out, seed))
+        return fits[-1]
+
+    monkeypatch.setattr(spirals, "_fit_once", fit)
+    monkeypatch.setattr(spirals, "_judge", lambda *_: next(errors))
+    job = SpiralsJob("best", "bfvi", 0, tmp_path, QUICK)
+    assert spirals.fit_spirals(job, train.noisy) is fits[1]
+    assert np.isfinite(judge(fits[1], train.noisy[18:], 0))
 
 
 def test_weak_supervision_is_reproduced_in_small(tmp_path):
     words = f"reproduce spirals-weak --quick --seeds 1 --processes 1 --out {tmp_path}"
     found = CliRunner().invoke(app, words.split())
     assert found.exit_code == 0, found.output
-    summary = json.loads((tmp_path / "spirals_weak.json").read_text())["paper"]["bfvi"]
-    assert set(summary) == {"uniform", "unimodal"}
-    for levels in summary.values():
+    summary = json.loads((tmp_path / "spirals_weak.json").read_text())["sweep"]
+    assert set(summary) == {"bfvi", "b-mask"}
+    assert set(summary["bfvi"]) == {"uniform", "unimodal"}
+    for levels in [each for method in summary.values() for each in method.values()]:
         assert set(levels) == {"0.0", "0.5"}
         assert all(entry["mean"] == entry["seeds"][0] > 0 for entry in levels.values())
     assert (tmp_path / "spirals_weak.png").stat().st_size > 10_000

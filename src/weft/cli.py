@@ -56,7 +56,7 @@ def demo() -> None:
 @reproduce.command()
 def spirals(
     preset: Annotated[
-        list[str] | None, typer.Option(help="Recipes; all of them if not given.")
+        list[str] | None, typer.Option(help="Recipes; 'paper' and 'best' if not given.")
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Inference methods; all of them if not given.")
@@ -70,7 +70,7 @@ def spirals(
     size = spirals_experiment.QUICK if quick else spirals_experiment.Size()
     summary = spirals_experiment.reproduce_spirals(
         out,
-        presets=preset or list(spirals_experiment.PRESETS),
+        presets=preset or ["paper", "best"],
         methods=method or list(spirals_experiment.PAPER_ROWS),
         seeds=range(seeds),
         size=size,
@@ -82,7 +82,10 @@ def spirals(
 
 @reproduce.command("spirals-weak")
 def spirals_weak(
-    preset: Annotated[list[str] | None, typer.Option(help="Recipes; 'paper' if not given.")] = None,
+    preset: Annotated[list[str] | None, typer.Option(help="Recipes; 'sweep' if not given.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Inference methods; BFVI and B-Mask if not given.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
     processes: Annotated[int | None, typer.Option(help="How many fits side by side.")] = None,
@@ -91,7 +94,8 @@ def spirals_weak(
     """Learn spirals from incomplete training data, at growing shares of what is missing."""
     spirals_weak_experiment.reproduce_spirals_weak(
         out,
-        presets=preset or ["paper"],
+        presets=preset or ["sweep"],
+        methods=method or ["bfvi", "b-mask"],
         seeds=range(seeds),
         levels=(0.0, 0.5) if quick else spirals_weak_experiment.LEVELS,
         size=spirals_experiment.QUICK if quick else spirals_experiment.Size(),

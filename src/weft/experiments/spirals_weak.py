@@ -16,9 +16,8 @@ import numpy as np
 import torch
 
 from weft.corruption import delete_between, delete_modalities, delete_steps
-from weft.datasets import Spirals
 from weft.experiments.runner import run_jobs, write_json
-from weft.experiments.spirals import PRESETS, Size, SpiralsJob, fit_spirals, spirals_of
+from weft.experiments.spirals import Size, SpiralsJob, fit_spirals, spirals_of
 from weft.experiments.tasks import squared_distance
 from weft.randomness import stream
 from weft.sequences import Sequences
@@ -55,15 +54,11 @@ def run_weak(job: WeakJob) -> dict[str, Any]:
     train, test = spirals_of(job.fit.seed, job.fit.size)
     generator = stream(job.fit.seed, 2, round(100 * job.level))
     left = CONDITIONS[job.condition](train.noisy, job.level, generator)
-    model = fit_spirals(job.fit, Spirals(left, train.clean))
+    model = fit_spirals(job.fit, left)
     given = delete_between(delete_between(test.noisy, 0.0, 0.25), 0.75, 1.0)
     given = delete_steps(given, 0.5, stream(job.fit.seed, 3))
-    if PRESETS[job.fit.preset].average:
-        predictions = model.smooth(given).predictions
-    else:
-        path = model.sequence(given)
-        predictions = {name: path[name] for name in given.names}
-    errors = squared_distance(predictions, test.clean)
+    path = model.sequence(given)
+    errors = squared_distance({name: path[name] for name in given.names}, test.clean)
     return {"mean": float(errors.mean()), "sd": float(errors.std())}
 
 
@@ -114,8 +109,8 @@ def draw_weak(summary: Mapping[str, Any]) -> Figure:
 def reproduce_spirals_weak(
     out: Path,
     *,
-    presets: Sequence[str],
-    methods: Sequence[str] = ("bfvi",),
+    presets: Sequence[str] = ("sweep",),
+    methods: Sequence[str] = ("bfvi", "b-mask"),
     seeds: Sequence[int] = (0, 1, 2),
     levels: Sequence[float] = LEVELS,
     size: Size = Size(),
