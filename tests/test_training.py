@@ -197,6 +197,27 @@ def test_a_loss_far_above_the_first_counts_as_failure(caplog):
     assert history[-1].loss < history[0].loss + 5
 
 
+def test_a_slow_collapse_is_undone(caplog):
+    """A loss that creeps up over epochs never fails a step, but the state before is restored."""
+    config = TrainingConfig(epochs=8, batch_size=2, anneal=0, polish=0, burst=0)
+    trainer = make(config=config)
+    bias = trainer.module.model.decoders[0].output.bias
+
+    def sabotage(share, loss):
+        if 9 <= trainer.progress.step < 15:  # the fourth and fifth epoch of three steps
+            with torch.no_grad():
+                bias[0] += 1.2
+
+    trainer.watch = sabotage
+    with caplog.at_level(logging.WARNING, "weft"):
+        history = trainer.run()
+    losses = [epoch.loss for epoch in history]
+    assert "the epoch's mean loss is" in caplog.text
+    assert max(losses) > 4 * losses[2] > 0
+    assert losses[-1] < losses[2] + 0.5
+    assert bias[0] < 1
+
+
 def test_the_best_state_is_restored():
     losses: list[float] = []
     states = []

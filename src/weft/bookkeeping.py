@@ -37,11 +37,16 @@ class Progress:
     first_loss: float | None = None
     failures: int = 0  # in this epoch
     streak: int = 0  # since the last epoch without any
+    lowest: float | None = None  # mean loss of an epoch, since β is 1
     best: float | None = None
     stale: int = 0
     stopped: bool = False
     sums: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+
+    def rise(self, loss: float) -> float:
+        """How far a loss lies above the lowest of an epoch, in units of that (at least 1)."""
+        return 0.0 if self.lowest is None else (loss - self.lowest) / max(1.0, abs(self.lowest))
 
     def add(self, loss: Loss, gradient: float) -> None:
         """Count one step towards the means of its epoch."""

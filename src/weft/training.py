@@ -33,6 +33,10 @@ CHECKPOINT = "checkpoint.safetensors"
 DIVERGED = 10.0
 """A loss this many times its first size above its first value counts as a failure."""
 
+COLLAPSED, TRUSTED = 3.0, 1.0
+"""How often the lowest loss of an epoch a loss may lie above it: an epoch's before it counts as a
+failure, a step's while the state is one to go back to."""
+
 MOST_HIDDEN = 0.6
 """Largest share of the steps that a polishing step leaves out."""
 
@@ -140,8 +144,6 @@ class Trainer:
 
     def _step(self) -> Loss:
         progress, config, epoch = self.progress, self.config, self.progress.epoch
-        if progress.position == 0:
-            self.good = self._copy_state()
         source = self._source(epoch)
         order = stream(self.seed, ORDER, epoch)
         chosen = source.groups(config.batch_size, generator=order, bucket=config.bucket)
@@ -151,6 +153,8 @@ class Trainer:
         loss, problem = self._loss(inputs, target, generator, temperature)
         norm = torch.tensor(math.nan)
         if problem is None:
+            if progress.position == 0 and progress.rise(loss.total.item()) <= TRUSTED:
+                self.good = self._copy_state()
             self.optimizer.zero_grad()
             torch.autograd.backward(loss.total)
             gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
@@ -260,8 +264,11 @@ class Trainer:
             progress.streak = 0
             progress.rate_scale = min(1.0, 2 * progress.rate_scale)
         progress.failures = 0
+        settled = config.temperature(epoch).beta >= 1
+        if settled and math.isfinite(record.loss):  # losses compare only once β is 1
+            self._compare(record.loss)
         if validation is not None:
-            self._judge(validation, settled=config.temperature(epoch).beta >= 1)
+            self._judge(validation, settled)
         LOGGER.info(
             "epoch %d/%d: loss %.4g%s",
             epoch,
@@ -270,6 +277,15 @@ class Trainer:
             "" if validation is None else f", validation {validation:.4g}",
         )
         return progress.history[-1]
+
+    def _compare(self, loss: float) -> None:
+        """Go back if an epoch has lost what others had gained."""
+        progress = self.progress
+        lowest, rise = progress.lowest, progress.rise(loss)
+        if lowest is None or loss < lowest:
+            progress.lowest = loss
+        if rise > COLLAPSED:
+            self._go_back(f"the epoch's mean loss is {loss:.3g}, after {lowest:.3g} before")
 
     def _judge(self, validation: float, settled: bool) -> None:
         """Keep the best state; count epochs without a better one."""
