@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.linear_gaussian import LinearGaussian, inverse_softplus
-from weft import BFVI, MDMM, Bernoulli, Gaussian, Modality, Sequences
+from weft import BFVI, MDMM, Bernoulli, Gaussian, Modality, Sequences, TrainingConfig
 from weft.gaussian import STD_FLOOR
 from weft.inference.linearized import linearize
 from weft.networks import MLPDecoder
@@ -25,16 +25,19 @@ def anywhere(model, *shape):
     ("lengths", "missing"), [([1], 0.0), ([12, 1, 7], 0.5), ([30, 20], 0.9), ([4, 6], 1.0)]
 )
 def test_marginals_equal_the_dense_posterior(lengths, missing, rounds):
+    """From the first observation on."""
     truth = LinearGaussian.random(3, 3, 2)
     data = truth.simulate(1, lengths, missing)
     module = truth.module()
     batch = module.batch(data)
     start = anywhere(module.model, max(lengths), len(lengths))
-    found = linearize(module.model, batch, start, rounds).marginals
+    found = linearize(module.model, batch, start, rounds)
     for b, steps in enumerate(lengths):
         mean, variance = truth.marginals(data, b)
-        np.testing.assert_allclose(found.mean[:steps, b], mean, atol=1e-6)
-        np.testing.assert_allclose(found.variance[:steps, b], variance, atol=1e-6)
+        begun = found.begun[:steps, b].numpy()
+        marginals = found.marginals[:steps, b]
+        np.testing.assert_allclose(marginals.mean[begun], mean[begun], atol=1e-6)
+        np.testing.assert_allclose(marginals.variance[begun], variance[begun], atol=1e-6)
 
 
 class Rotation:
@@ -97,7 +100,7 @@ def rotation():
     truth = Rotation()
     rng = np.random.default_rng(0)
     x = rng.normal(size=truth.steps)
-    x[rng.uniform(size=truth.steps) < 0.5] = np.nan
+    x[1:][rng.uniform(size=truth.steps - 1) < 0.5] = np.nan
     batch = truth.module.batch(Sequences.from_arrays({"x": [x]}))
     found = linearize(truth.module.model, batch, anywhere(truth.module.model, truth.steps, 1), 1)
     return truth, found, truth.posterior(x)
@@ -169,6 +172,23 @@ def test_a_refined_model_predicts_by_the_linearised_posterior():
     longer = model.forecast(data, steps=3)["m1"]
     assert longer.mean.shape == (2, 3, 2)
     assert np.isfinite(longer.quantile(0.9)).all()
+
+
+def test_before_the_first_observation_nothing_is_refined():
+    torch.manual_seed(0)
+    gap, rest = [np.nan] * 4, [0.3, -0.2, 0.1]
+    data = Sequences.from_arrays({"x": [gap + rest, rest + gap]})
+    model = MDMM([Modality("x")], latent=2, hidden=4)
+    model.fit(data, training=TrainingConfig(epochs=1), progress=False)
+    plain = model.sequence(data).latents[0]
+    smooth = model.smooth(data, samples=1).posterior.mean
+    model.refine = 1
+    refined = model.sequence(data).latents[0]
+    resmooth = model.smooth(data, samples=1).posterior.mean
+    for before, after in ((plain, refined), (smooth, resmooth)):
+        np.testing.assert_array_equal(after[0, :4], before[0, :4])
+        assert (after[0, 4:] != before[0, 4:]).all()
+        assert (after[1] != before[1]).all()
 
 
 def test_rounds_are_not_negative():

@@ -220,12 +220,12 @@ class MDMM:
         source = self._prepare(data)
         found = []
         for i, (window, batch) in enumerate(self._batches(source, samples)):
+            particles, generator = self.particles, stream(seed, i)
+            smoothed = self.module.smooth(batch, particles=particles, generator=generator)
+            posterior = smoothed.posterior[:, 0]
             if self.refine:
-                posterior = self._linearize(batch, stream(seed, i)).marginals
-            else:
-                particles, generator = self.particles, stream(seed, i)
-                smoothed = self.module.smooth(batch, particles=particles, generator=generator)
-                posterior = smoothed.posterior[:, 0]
+                chain = self._linearize(batch, self._guide(batch, stream(seed, i)))
+                posterior = chain.marginals.where(chain.begun[..., None], posterior)
             found.append((window, posterior))
         return Inference(self._latent_moments(source, found), self._infer(source, samples, seed))
 
@@ -372,12 +372,13 @@ class MDMM:
         self, source: Sequences, samples: int, seed: int, spread: float = 1.0
     ) -> Sequence[Paths | Refined]:
         """Prepare trajectories, refined if that was asked for."""
+        paths = self._paths(source, samples, seed, spread)
         if not self.refine:
-            return self._paths(source, samples, seed, spread)
-        dtype = self.module.model.prior_mean.dtype
+            return paths
         return [
-            Refined(self._linearize(batch, stream(seed, i)), window, dtype, spread)
-            for i, (window, batch) in enumerate(self._batches(source, samples))
+            Refined(path, self._linearize(batch, path.guide), path.window)
+            for path in paths
+            for batch in [self._batch(source, path.window.index)]
         ]
 
     @torch.no_grad()
@@ -393,9 +394,8 @@ class MDMM:
     def _guide(self, batch: Batch, generator: torch.Generator) -> Guide:
         return self.module.guide(batch, particles=self.particles, generator=generator)
 
-    def _linearize(self, batch: Batch, generator: torch.Generator) -> Linearized:
+    def _linearize(self, batch: Batch, guide: Guide) -> Linearized:
         """Refine the posterior around the MAP sequence."""
-        guide = self._guide(batch, generator)
         found = guide.sequence(self.module.model.prior_mean.new_zeros(1, *guide.shape))
         start = Gaussian.from_moments(found.latents[0, :, 0], found.posterior.std[0, :, 0])
         return linearize(self.module.model, batch, start, self.refine)

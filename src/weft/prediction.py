@@ -99,20 +99,23 @@ class Marginals(Simulator):
 
 @dataclass(frozen=True, eq=False)
 class Refined(Simulator):
-    """Joint trajectories of a linearised posterior; ``spread=0`` follows its means."""
+    """Trajectories of a guide up to each sequence's first observation, and of a chain from there.
 
+    ``spread=0`` follows the means of both.
+    """
+
+    paths: Paths
     chain: Linearized
     window: Window
-    dtype: torch.dtype
-    spread: float = 1.0
 
     def states(self, count: int, seed: int) -> Iterator[Tensor]:
         """Walk ``count`` trajectories forward."""
-        count = count if self.spread else 1
-        generator = stream(seed, int(self.window.index[0]))
+        generator = stream(seed, int(self.window.index[0]), 3)
         noise = _noise(self.chain.mean.shape, self.chain.mean.dtype, count, generator)
-        for states in self.chain.walk(self.spread * n for n in noise):
-            yield states.to(self.dtype)
+        refined = self.chain.walk(self.paths.spread * n for n in noise)
+        coarse = self.paths.states(count, seed)
+        for begun, before, after in zip(self.chain.begun, coarse, refined, strict=True):
+            yield torch.where(begun[:, None], after[: len(before)].to(before.dtype), before)
 
 
 @torch.no_grad()

@@ -6,8 +6,9 @@ replaced by the linear functions that fit them best where the posterior lies (st
 regression over cubature points), and the linear-Gaussian model this gives is smoothed exactly.
 Its posterior can take the place of the first, and so on; for linear models one round is exact.
 
-The model is :math:`p(z_1) \prod_t p(z_t \mid z_{t-1}) \prod_m p(x_t^m \mid z_t)`; encoders and the
-backward transition have no part in it but to say where to begin.
+The model is :math:`p(z_s) \prod_{t > s} p(z_t \mid z_{t-1}) \prod_m p(x_t^m \mid z_t)` from a
+sequence's first observation, at step s, on. What came before is for the backward transition to say,
+which with the encoders has no part here but to tell where to begin.
 
 García-Fernández, Svensson and Särkkä (2017) smooth so; Tronarp, García-Fernández and Särkkä (2018)
 go by conditional moments, which serve any likelihood.
@@ -48,12 +49,16 @@ class Linearized:
     slope, spread : Tensor
         ``(time, batch, latent, latent)``: a state's mean given the one before it lies ``slope``
         times that one's deviation off its own; ``spread`` is a root of its covariance then.
+    begun : Tensor
+        ``(time, batch)``: whether the chain has begun. It does at a sequence's first observation;
+        of the states before, which are not its to say, the rest means nothing.
     """
 
     mean: Tensor
     covariance: Tensor
     slope: Tensor
     spread: Tensor
+    begun: Tensor
 
     def walk(self, noise: Iterable[Tensor]) -> Iterator[Tensor]:
         """Draw trajectories step by step from standard-normal ``(trajectory, batch, latent)``."""
@@ -109,34 +114,57 @@ def linearize(model: MarkovModel, batch: Batch, start: Gaussian, rounds: int) ->
     mean, covariance = start.mean.double(), torch.diag_embed(start.std.double().square())
     if rounds < 1:
         raise ValueError(f"Linearisation needs at least one round, got {rounds}.")
+    begun = _begun(batch)
     for _ in range(rounds):
-        found = _smooth(model, batch, mean, covariance)
-        mean, covariance = found.mean, found.covariance
+        found = _smooth(model, batch, mean, covariance, begun)
+        mean = torch.where(begun[..., None], found.mean, mean)
+        covariance = torch.where(begun[..., None, None], found.covariance, covariance)
     return found
 
 
-def _smooth(model: MarkovModel, batch: Batch, mean: Tensor, covariance: Tensor) -> Linearized:
+def _begun(batch: Batch) -> Tensor:
+    """Whether anything was observed by each step, ``(time, batch)``; true if nothing ever is."""
+    seen = torch.stack([batch.seen(name) for name in batch.values]).any(0).cumsum(0) > 0
+    return seen | ~seen[-1]
+
+
+def _smooth(
+    model: MarkovModel, batch: Batch, mean: Tensor, covariance: Tensor, begun: Tensor
+) -> Linearized:
     """Linearise around a posterior and smooth the linear model: filter, then back."""
     precision, information = _evidence(model, batch, mean, covariance)
     ahead = _transition(model, mean[:-1], covariance[:-1])
     prior = model.prior()
-    m = prior.mean.double().expand_as(mean[0])
-    p = torch.diag_embed(prior.variance.double()).expand_as(covariance[0])
-    one = torch.eye(model.latent, dtype=p.dtype, device=p.device)
-    back = []
+    centre = prior.mean.double().expand_as(mean[0])
+    width = torch.diag_embed(prior.variance.double()).expand_as(covariance[0])
+    one = torch.eye(model.latent, dtype=width.dtype, device=width.device)
+    m, p, back = centre, width, []
     for t in range(len(mean)):
         if t:
             back.append(ahead[t - 1].reverse(m, p))
-            m, p = ahead[t - 1].push(m, p)
+            m, p = _where(begun[t - 1], ahead[t - 1].push(m, p), (centre, width))
         p = _symmetric(torch.linalg.solve(one + p @ precision[t], p))
         m = m + _times(p, information[t] - _times(precision[t], m))
     chain = []
-    for link in reversed(back):
-        forth = link.reverse(m, p)
-        chain.append((m, p, forth.slope, _root(forth.noise)))
-        m, p = link.push(m, p)
-    chain.append((m, p, torch.zeros_like(p), _root(p)))
-    return Linearized(*(torch.stack(part) for part in zip(*reversed(chain), strict=True)))
+    for t in range(len(mean) - 1, -1, -1):
+        forth = (torch.zeros_like(p), p)
+        if t:
+            link = back[t - 1].reverse(m, p)
+            forth = _where(begun[t - 1], (link.slope, link.noise), forth)
+        chain.append((m, p, forth[0], _root(forth[1])))
+        if t:
+            m, p = _where(begun[t - 1], back[t - 1].push(m, p), (centre, width))
+    m, p, slope, spread = (torch.stack(part) for part in zip(*reversed(chain), strict=True))
+    return Linearized(m, p, slope, spread, begun)
+
+
+def _where(condition: Tensor, these: Moments, those: Moments) -> Moments:
+    """Take one or the other for each sequence; ``condition`` is ``(batch,)``."""
+    first, second = (
+        torch.where(condition.reshape(-1, *[1] * (this.dim() - 1)), this, that)
+        for this, that in zip(these, those, strict=True)
+    )
+    return first, second
 
 
 def _evidence(
