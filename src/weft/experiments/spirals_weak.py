@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONDITIONS", "LEVELS", "WeakJob", "reproduce_spirals_weak"]
 
-LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+LEVELS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 CONDITIONS: dict[str, Callable[[Sequences, float, torch.Generator], Sequences]] = {
     "uniform": delete_steps,
     "unimodal": lambda data, share, generator: delete_modalities(data, share, generator, ["y"]),
@@ -44,7 +44,9 @@ class WeakJob:
 
     @property
     def name(self) -> str:
-        """Condition and level, then the fit."""
+        """Condition and level, then the fit; where nothing is missing, no condition."""
+        if not self.level:
+            return f"complete-{self.fit.name}"
         return f"{self.condition}-{round(100 * self.level)}-{self.fit.name}"
 
 
@@ -127,7 +129,8 @@ def reproduce_spirals_weak(
         for level in levels
         for seed in seeds
     ]
-    results = run_jobs(run_weak, jobs, directory, processes=processes, progress=progress)
+    distinct = list({job.name: job for job in jobs}.values())
+    results = run_jobs(run_weak, distinct, directory, processes=processes, progress=progress)
     summary = summarise(jobs, results)
     write_json(out / "spirals_weak.json", summary)
     draw_weak(summary).savefig(out / "spirals_weak.png", dpi=110)
