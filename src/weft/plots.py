@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Panel", "plot_spirals"]
 
 EDGE = 4.2  # no spiral reaches beyond √2 · 2.75
+RADIUS = 2.448  # in standard deviations: holds 95 % of a Gaussian in the plane
 TRUTH, MEAN, SEEN = "0.65", "#c1440e", "#1f4e79"
 
 
@@ -72,7 +73,7 @@ def _draw(axes: Axes, panel: Panel, truth: Sequences) -> None:
     true_x, true_y = curve(truth, "x"), curve(truth, "y")
     axes.plot(true_x, true_y, color=TRUTH, lw=3, zorder=1)
     x, y = (predictions[name].mean[sequence, :, 0] for name in ("x", "y"))
-    width, height = (2 * 1.96 * predictions[name].std[sequence, :, 0] for name in ("x", "y"))
+    width, height = (2 * RADIUS * predictions[name].std[sequence, :, 0] for name in ("x", "y"))
     for t in range(0, len(x), 3):
         axes.add_patch(Ellipse((x[t], y[t]), width[t], height[t], color=MEAN, alpha=0.08, lw=0))
     axes.plot(x, y, color=MEAN, lw=1.5, zorder=3)

@@ -76,12 +76,13 @@ PRESETS: dict[str, Preset] = {
     ),
     "best": Preset(
         TrainingConfig(
-            epochs=150, batch_size=25, learning_rate=0.01, anneal=0.05, polish=0.0, burst=0.1
+            epochs=100, batch_size=25, learning_rate=0.01, anneal=0.05, polish=0.0, burst=0.1
         ),
         ObjectiveConfig(particles=Cubature(), match_particles=Cubature(), each_alone=False),
         Cubature(),
         recurrent_rate=0.01,
-        starts=3,
+        weight=0.5,
+        starts=5,
         refine=2,
         methods=("bfvi",),
     ),
@@ -101,7 +102,7 @@ modalities, as in the released code) instead of 1, which does not reproduce the 
 ``best`` is for the same model and BFVI. It trains in small steps, at a rate that falls, with
 cubature points, with little annealing, and on all modalities together only: to infer from x alone
 is served best by two oscillators that do not know of each other, and then x tells nothing of y.
-Predictions are refined by linearisation, and the best of three starts is kept.
+Predictions are refined by linearisation, and the best of five starts is kept.
 
 ``sweep`` is short, for experiments of many fits.
 """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONDITIONS", "LEVELS", "WeakJob", "reproduce_spirals_weak"]
 
-LEVELS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+LEVELS = (0.0, 0.3, 0.6, 0.7, 0.9)
 CONDITIONS: dict[str, Callable[[Sequences, float, torch.Generator], Sequences]] = {
     "uniform": delete_steps,
     "unimodal": lambda data, share, generator: delete_modalities(data, share, generator, ["y"]),
