@@ -49,16 +49,19 @@ def plot_spirals(
     for j, title in enumerate(titles):
         axes[0, j].set_title(title, fontsize=11)
     for i, (label, panels) in enumerate(rows.items()):
-        axes[i, 0].set_ylabel(label.strip(), fontsize=11)
+        axes[i, 0].set_ylabel(f"{label.strip()}\ny".strip(), fontsize=11)
         for j, panel in enumerate(panels):
             _draw(axes[i, j], panel, truth)
+    for bottom in axes[-1]:
+        bottom.set_xlabel("x", fontsize=11)
     handles = [
         Line2D([], [], color=TRUTH, lw=3, label="truth"),
         Line2D([], [], color=SEEN, marker="o", ms=3, ls="", label="x and y observed"),
         Line2D([], [], color=SEEN, marker="|", ms=7, ls="", label="only x observed"),
+        Line2D([], [], color=SEEN, marker="_", ms=7, ls="", label="only y observed"),
         Line2D([], [], color=MEAN, lw=1.5, label="prediction, 95 % ellipses"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
     return figure
 
 
@@ -80,9 +83,10 @@ def _draw(axes: Axes, panel: Panel, truth: Sequences) -> None:
     seen_x, seen_y = curve(given, "x"), curve(given, "y")
     both = ~np.isnan(seen_x) & ~np.isnan(seen_y)
     axes.plot(seen_x[both], seen_y[both], "o", color=SEEN, ms=2.2, zorder=2)
-    only = ~np.isnan(seen_x) & np.isnan(seen_y)
-    if not both[len(both) // 2 :].any():  # y ends early: mark where x goes on
-        axes.plot(seen_x[only], np.full(only.sum(), -EDGE + 0.3), "|", color=SEEN, ms=5, zorder=2)
+    only_x, only_y = seen_x[np.isnan(seen_y)], seen_y[np.isnan(seen_x)]  # marked along the edges
+    edge = -EDGE + 0.3
+    axes.plot(only_x, np.full_like(only_x, edge), "|", color=SEEN, ms=5, zorder=2)
+    axes.plot(np.full_like(only_y, edge), only_y, "_", color=SEEN, ms=5, zorder=2)
     axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), aspect="equal")
     axes.tick_params(labelsize=7, length=2)
     for side in ("top", "right"):
