@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,12 +16,12 @@ from rich.table import Table
 
 from weft.datasets import make_spirals
 from weft.estimator import MDMM
+from weft.experiments.spirals import PRESETS
 from weft.experiments.tasks import SPIRAL_TASKS, squared_distance
 from weft.modality import Modality
 from weft.monitoring import progress_bar
 from weft.plots import Panel, plot_spirals
 from weft.randomness import stream
-from weft.schedules import TrainingConfig
 
 __all__ = ["main"]
 
@@ -28,7 +29,7 @@ __all__ = ["main"]
 def main() -> None:
     """Fit, infer, print a table beside the paper's, draw a figure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=80)
+    parser.add_argument("--epochs", type=int, default=PRESETS["best"].training.epochs)
     parser.add_argument("--train", type=int, default=600, help="number of training spirals")
     parser.add_argument("--test", type=int, default=400, help="number of test spirals")
     parser.add_argument("--seed", type=int, default=0)
@@ -44,9 +45,11 @@ def main() -> None:
         f"{len(train.noisy)} noisy spirals to learn from, {len(test.noisy)} new ones to infer; "
         "x and y are two modalities of 100 steps."
     )
-    model = MDMM([Modality("x"), Modality("y")], latent=5, hidden=20)
-    config = TrainingConfig(epochs=arguments.epochs, learning_rate=0.02)
-    model.fit(train.noisy, training=config, seed=arguments.seed)
+    recipe = PRESETS["best"]
+    modalities = [Modality(name, weight=recipe.weight) for name in train.noisy.names]
+    model = MDMM(modalities, latent=5, hidden=20, refine=recipe.refine)
+    training = replace(recipe.training, epochs=arguments.epochs)
+    model.fit(train.noisy, training=training, objective=recipe.objective, seed=arguments.seed)
 
     table = Table(title="squared distance to the noise-free spiral per step: mean (SD)")
     for heading in ("task", "given", "weft", "paper"):
