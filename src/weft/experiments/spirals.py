@@ -87,7 +87,7 @@ PRESETS: dict[str, Preset] = {
         methods=("bfvi",),
     ),
     "sweep": Preset(
-        TrainingConfig(epochs=50, batch_size=25, learning_rate=0.01, polish=0.0),
+        TrainingConfig(epochs=120, batch_size=25, learning_rate=0.01, polish=0.0),
         ObjectiveConfig(particles=Cubature(), match_particles=Cubature(), each_alone=False),
         Cubature(),
         recurrent_rate=0.01,
