@@ -87,15 +87,12 @@ class Likelihood(ABC):
         return mean
 
     def moments(self, raw: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each entry, ``(…, entries)``, given raw output."""
+        """Mean and variance of each entry, ``(…, *shape)``, given raw output."""
         found = self.distribution(raw, shape)
-        return (
-            found.mean.reshape(*raw.shape[:-1], -1),
-            found.variance.reshape(*raw.shape[:-1], -1),
-        )
+        return found.mean, found.variance
 
     def entries(self, value: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Values ``(time, batch, *shape)`` as the entries of `moments`, and which are known."""
+        """Flatten values ``(time, batch, *shape)`` as `moments` has them; and which are known."""
         return value.flatten(2), observed.flatten(2)
 
     def _split(self, raw: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -248,9 +245,8 @@ class Categorical(Likelihood):
         return D.Categorical(logits=logits, validate_args=False)
 
     def moments(self, raw: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each category's indicator."""
-        probability = raw.reshape(*raw.shape[:-1], *shape, self.count).softmax(-1)
-        probability = probability.reshape(*raw.shape[:-1], -1)
+        """Mean and variance of each category's indicator, ``(…, *shape, count)``."""
+        probability = self.distribution(raw, shape).probs
         return probability, probability * (1 - probability)
 
     def entries(self, value: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:

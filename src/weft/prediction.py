@@ -15,7 +15,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-import torch.distributions as D
 from torch import Tensor
 
 from weft.batch import Batch
@@ -239,22 +238,16 @@ class Prediction:
 
     @cached_property
     def _moments(self) -> list[Array]:
-        """First and second moment in the model's units, or the probabilities of categories."""
+        """First and second moment in the model's units; those of indicators, for categories."""
         likelihood, shape = self.modality.likelihood, self.modality.shape
+        categories = self.modality.categories
+        entries = shape if categories is None else (*shape, len(categories))
 
         def moments(raw: Tensor, generator: torch.Generator) -> list[Tensor]:
-            found = likelihood.distribution(raw, shape)
-            square = found.variance + found.mean.square()
-            return [found.mean.mean(0), square.mean(0)]
+            mean, variance = likelihood.moments(raw, shape)
+            return [mean.mean(0), (variance + mean.square()).mean(0)]
 
-        def probabilities(raw: Tensor, generator: torch.Generator) -> list[Tensor]:
-            found = likelihood.distribution(raw, shape)
-            assert isinstance(found, D.Categorical)
-            return [found.probs.mean(0)]
-
-        if self.modality.categories is None:
-            return self._collect(moments, [shape, shape], self._samples)
-        return self._collect(probabilities, [(len(self.modality.categories),)], self._samples)
+        return self._collect(moments, [entries, entries], self._samples)
 
     @torch.no_grad()
     def _collect(

@@ -187,7 +187,8 @@ def _evidence(
 
 def _emission(model: MarkovModel, modality: Modality, z: Tensor) -> Moments:
     raw = model.decode(modality.name, z.to(model.prior_mean.dtype))
-    return modality.likelihood.moments(raw, modality.shape)
+    mean, variance = modality.likelihood.moments(raw, modality.shape)
+    return mean.reshape(*z.shape[:-1], -1), variance.reshape(*z.shape[:-1], -1)
 
 
 def _move(model: MarkovModel, z: Tensor) -> Moments:
