@@ -25,6 +25,11 @@ app = typer.Typer(
 reproduce = typer.Typer(help="Repeat the paper's experiments.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 
+Seeds = Annotated[int, typer.Option(help="How many seeds.", min=1)]
+Out = Annotated[Path, typer.Option(help="Where results go.")]
+Processes = Annotated[int | None, typer.Option(help="How many fits side by side.")]
+Quick = Annotated[bool, typer.Option(help="A small version, to see that it runs.")]
+
 
 @app.command()
 def info() -> None:
@@ -61,10 +66,10 @@ def spirals(
     method: Annotated[
         list[str] | None, typer.Option(help="Inference methods; all of them if not given.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
-    out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
-    processes: Annotated[int | None, typer.Option(help="How many fits side by side.")] = None,
-    quick: Annotated[bool, typer.Option(help="A small version, to see that it runs.")] = False,
+    seeds: Seeds = 3,
+    out: Out = Path("results"),
+    processes: Processes = None,
+    quick: Quick = False,
 ) -> None:
     """Fit spirals and measure the five inference tasks, beside the paper's figures."""
     size = spirals_experiment.QUICK if quick else spirals_experiment.Size()
@@ -86,10 +91,10 @@ def spirals_weak(
     method: Annotated[
         list[str] | None, typer.Option(help="Inference methods; BFVI and B-Mask if not given.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
-    out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
-    processes: Annotated[int | None, typer.Option(help="How many fits side by side.")] = None,
-    quick: Annotated[bool, typer.Option(help="A small version, to see that it runs.")] = False,
+    seeds: Seeds = 3,
+    out: Out = Path("results"),
+    processes: Processes = None,
+    quick: Quick = False,
 ) -> None:
     """Learn spirals from incomplete training data, at growing shares of what is missing."""
     spirals_weak_experiment.reproduce_spirals_weak(
