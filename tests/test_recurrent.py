@@ -9,7 +9,7 @@ from torch.distributions import Normal, kl_divergence
 
 import weft
 from tests.test_invariances import assert_same
-from tests.verbs import MODALITIES, VERBS, declare, random_data
+from tests.verbs import MODALITIES, VERBS, assert_same_gradients, declare, random_data
 from weft import MDMM, Cubature, FileError, Modality, MonteCarlo, Pixels, TrainingConfig
 from weft.inference import METHODS, Recurrent, build
 from weft.model import MarkovModel
@@ -171,18 +171,7 @@ def test_value_and_gradients_equal_the_plain_form(backward, skip, direct, each_a
     )
     plain = plain_loss(module, inputs, target, subsets, noise[0], 0.3)
     torch.testing.assert_close(loss.total, plain, rtol=1e-9, atol=1e-9)
-    parameters = list(module.parameters())
-    found = torch.autograd.grad(loss.total, parameters, allow_unused=True)
-    wanted = torch.autograd.grad(plain, parameters, allow_unused=True)
-    for (name, parameter), got, want in zip(module.named_parameters(), found, wanted, strict=True):
-        nothing = torch.zeros_like(parameter)
-        torch.testing.assert_close(
-            nothing if got is None else got,
-            nothing if want is None else want,
-            rtol=1e-7,
-            atol=1e-9,
-            msg=name,
-        )
+    assert_same_gradients(module, loss.total, plain, rtol=1e-7, atol=1e-9)
 
 
 @every_method

@@ -63,3 +63,21 @@ def random_data(seed: int = 0, lengths=(7, 4, 9), missing: float = 0.4) -> Seque
         {"scalar": scalar, "vector": vector, "label": label},
         categories={"label": ["a", "b", "c"]},
     )
+
+
+def assert_same_gradients(module, loss, other, *, rtol: float, atol: float) -> None:
+    """Both losses have the same gradient in every parameter; none counts as zero."""
+    parameters = dict(module.named_parameters())
+    found, wanted = (
+        torch.autograd.grad(each, list(parameters.values()), allow_unused=True)
+        for each in (loss, other)
+    )
+    for (name, parameter), got, want in zip(parameters.items(), found, wanted, strict=True):
+        nothing = torch.zeros_like(parameter)
+        torch.testing.assert_close(
+            nothing if got is None else got,
+            nothing if want is None else want,
+            rtol=rtol,
+            atol=atol,
+            msg=name,
+        )
