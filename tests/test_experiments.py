@@ -74,7 +74,7 @@ def test_spirals_are_reproduced_in_small(tmp_path, monkeypatch):
     summary = reproduce_spirals(
         tmp_path,
         methods=methods,
-        seeds=[0],
+        seeds=1,
         size=QUICK,
         processes=1,
         progress=False,

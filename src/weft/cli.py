@@ -77,7 +77,7 @@ def spirals(
         out,
         presets=preset or ["paper", "best"],
         methods=method or list(spirals_experiment.PAPER_ROWS),
-        seeds=range(seeds),
+        seeds=seeds,
         size=size,
         processes=processes,
     )
@@ -101,7 +101,7 @@ def spirals_weak(
         out,
         presets=preset or ["sweep"],
         methods=method or ["bfvi", "b-mask"],
-        seeds=range(seeds),
+        seeds=seeds,
         levels=(0.0, 0.5) if quick else spirals_weak_experiment.LEVELS,
         size=spirals_experiment.QUICK if quick else spirals_experiment.Size(),
         processes=processes,

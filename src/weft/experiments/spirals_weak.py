@@ -17,7 +17,7 @@ import torch
 
 from weft.corruption import delete_between, delete_modalities, delete_steps
 from weft.experiments.runner import run_jobs, write_json
-from weft.experiments.spirals import Size, SpiralsJob, fit_spirals, spirals_of
+from weft.experiments.spirals import Size, SpiralsJob, fit_spirals, seeds_of, spirals_of
 from weft.experiments.tasks import squared_distance
 from weft.randomness import stream
 from weft.sequences import Sequences
@@ -113,7 +113,7 @@ def reproduce_spirals_weak(
     *,
     presets: Sequence[str] = ("sweep",),
     methods: Sequence[str] = ("bfvi", "b-mask"),
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: int = 3,
     levels: Sequence[float] = LEVELS,
     size: Size = Size(),
     processes: int | None = None,
@@ -127,7 +127,7 @@ def reproduce_spirals_weak(
         for method in methods
         for condition in CONDITIONS
         for level in levels
-        for seed in seeds
+        for seed in seeds_of(preset, seeds)
     ]
     distinct = list({job.name: job for job in jobs}.values())
     results = run_jobs(run_weak, distinct, directory, processes=processes, progress=progress)
