@@ -11,7 +11,7 @@ NATIVE := CMakeLists.txt $(wildcard native/*)
 
 $(VENV)/ready: pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot,video,test]'
 	@touch $@
 
 demo: $(VENV)/ready

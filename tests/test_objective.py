@@ -5,7 +5,7 @@ import torch
 
 from tests.textbook_objective import textbook_loss
 from tests.verbs import assert_same_gradients, random_data
-from weft import BFVI, Cubature, Modality, Sequences
+from weft import BFVI, Cubature, Modality, Pixels, Sequences
 from weft.corruption import delete_bursts
 from weft.objective import Objective, ObjectiveConfig, Temperature
 
@@ -143,3 +143,30 @@ def test_balance_keeps_the_value_and_splits_the_gradient(share):
 
     half, most = gradient(share), gradient(None)
     assert not torch.allclose(half, most)
+
+
+def test_scoring_some_frames_gives_the_loss_on_average():
+    torch.manual_seed(0)
+    image = Modality("video", (1, 8, 8), likelihood=Pixels())
+    module = BFVI([image, Modality("m0")], latent=2, hidden=4).double().eval()
+    generator = torch.Generator().manual_seed(1)
+    pixels = torch.rand(1, 3, 1, 8, 8, generator=generator)
+    batch = module.batch(Sequences.from_arrays({"video": pixels, "m0": torch.ones(1, 3)}))
+    full, some = (
+        Objective(module, ObjectiveConfig(particles=Cubature(), frames=share))
+        for share in (1.0, 0.3)
+    )
+    members, weights = full._subsets(generator)
+    with torch.no_grad():
+        paths = module.chains(batch, members, Cubature(), generator)
+        whole = full._terms(paths, batch, members, weights, generator)
+        drawn = [
+            some._terms(paths, batch, members, weights, torch.Generator().manual_seed(seed))
+            for seed in range(30)
+        ]
+    for chain in ("filter", "smooth"):
+        single = {round(float(terms[f"nll/{chain}/video"]), 9) for terms in drawn}
+        assert len(single) == 3  # one frame of three, any of them
+        assert sum(single) / 3 == pytest.approx(float(whole[f"nll/{chain}/video"]), abs=1e-8)
+        others = {float(terms[f"nll/{chain}/m0"]) for terms in drawn}
+        assert others == {float(whole[f"nll/{chain}/m0"])}

@@ -62,7 +62,8 @@ class MDMM:
         Width of the state, and of the networks' hidden layers.
     inference : str
         How states are inferred: ``"bfvi"``, or by one of the recurrent baselines ``"f-mask"``,
-        ``"f-skip"``, ``"b-mask"``, ``"b-skip"``.
+        ``"f-skip"``, ``"b-mask"``, ``"b-skip"`` (with ``-direct`` behind it, each step's features
+        also reach the combiner past the GRU).
     particles : Particles
         Points of the recursions at inference.
     refine : int

@@ -58,6 +58,10 @@ class ObjectiveConfig:
     most_subsets : int
         With many modalities, score all together and a random handful of single ones, reweighted
         so that the loss is the same on average; never more subsets than this.
+    frames : float
+        Share of a batch's frames that are scored in modalities of images, drawn at random and
+        reweighted, so that the loss is the same on average. Neighbouring frames tell much the same,
+        and decoding them is most of the work.
     free_bits : float
         Divergence per step (in nats) that costs nothing.
     balance : float, optional
@@ -72,6 +76,7 @@ class ObjectiveConfig:
     match_particles: Particles = MonteCarlo(50)
     each_alone: bool | None = None
     most_subsets: int = 8
+    frames: float = 1.0
     free_bits: float = 0.0
     balance: float | None = None
 
@@ -119,7 +124,7 @@ class Objective(nn.Module):
         target = batch if target is None else target
         members, weights = self._subsets(generator)
         paths = self.module.chains(batch, members, config.particles, generator)
-        terms = self._terms(paths, target, members, weights)
+        terms = self._terms(paths, target, members, weights, generator)
         shares = {
             "filter": config.filter_weight * temperature.filter_scale,
             "smooth": config.smooth_weight,
@@ -150,7 +155,12 @@ class Objective(nn.Module):
         return torch.cat([everything, singles]).to(device), weights.to(device)
 
     def _terms(
-        self, paths: dict[str, Trajectories], target: Batch, members: Tensor, weights: Tensor
+        self,
+        paths: dict[str, Trajectories],
+        target: Batch,
+        members: Tensor,
+        weights: Tensor,
+        generator: torch.Generator,
     ) -> dict[str, Tensor]:
         """Divergences and reconstruction errors per real step of all chains, over all subsets.
 
@@ -170,16 +180,27 @@ class Objective(nn.Module):
             scored = members[:, i].nonzero()[:, 0]
             if modality.name not in target.values or not len(scored):
                 continue
-            rows = target.rows(modality.name)
+            rows, multiplier = self._rows(modality, target, generator)
             value = target.values[modality.name].flatten(0, 1)[rows]
             observed = target.observed[modality.name].flatten(0, 1)[rows]
             z = latents.index_select(2, scored).index_select(0, rows)
             score = self._score(modality, z.flatten(1, 2), value, observed)
             score = score.reshape(len(rows), len(paths), len(scored))
-            errors = -(score.sum(0) * weights[scored]).sum(1) / steps
+            errors = -multiplier * (score.sum(0) * weights[scored]).sum(1) / steps
             for chain, error in zip(paths, errors, strict=True):
                 terms[f"nll/{chain}/{modality.name}"] = error
         return terms
+
+    def _rows(
+        self, modality: Modality, target: Batch, generator: torch.Generator
+    ) -> tuple[Tensor, float]:
+        """Rows ``(time, batch)`` of a modality to score, and how many each of them stands for."""
+        rows = target.rows(modality.name)
+        if not modality.is_image or self.config.frames >= 1 or not len(rows):
+            return rows, 1.0
+        few = max(round(self.config.frames * len(rows)), 1)
+        chosen = torch.randperm(len(rows), generator=generator)[:few].sort().values
+        return rows[chosen.to(rows.device)], len(rows) / few
 
     def _score(self, modality: Modality, z: Tensor, value: Tensor, observed: Tensor) -> Tensor:
         """Log-likelihood ``(row, column)`` of values ``(row, *shape)`` under states of each column.

@@ -18,6 +18,10 @@ METHODS: dict[str, Callable[[Sequence[Modality], int, int], Method]] = {
     "f-skip": partial(Recurrent, backward=False, skip=True),
     "b-mask": partial(Recurrent, backward=True, skip=False),
     "b-skip": partial(Recurrent, backward=True, skip=True),
+    "f-mask-direct": partial(Recurrent, backward=False, skip=False, direct=True),
+    "f-skip-direct": partial(Recurrent, backward=False, skip=True, direct=True),
+    "b-mask-direct": partial(Recurrent, backward=True, skip=False, direct=True),
+    "b-skip-direct": partial(Recurrent, backward=True, skip=True, direct=True),
 }
 """What makes each method from modalities, latent and hidden size."""
 

@@ -1,0 +1,264 @@
+"""The paper's experiment on video: images, silhouettes and labels of human actions.
+
+One person is held out. A model of three modalities is trained in short segments; at the test it is
+given one stream alone, of which parts may be missing, and infers the rest: the missing parts, the
+silhouettes, the action.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.corruption import delete_modalities
+from weft.datasets.weizmann import ACTIONS, PERSONS, read_prepared, read_weizmann
+from weft.estimator import MDMM
+from weft.experiments.runner import run_jobs, write_json
+from weft.experiments.tasks import VIDEO_TASKS, accuracy, similarity
+from weft.likelihoods import Pixels
+from weft.modality import Modality
+from weft.objective import ObjectiveConfig
+from weft.particles import MonteCarlo, Particles
+from weft.randomness import stream
+from weft.schedules import TrainingConfig
+from weft.sequences import Sequences
+from weft.training import CHECKPOINT
+
+__all__ = ["BUDGETS", "EXPERIMENTS", "METHODS", "Budget", "WeizmannJob", "reproduce_weizmann"]
+
+TESTED = "shahar"
+METHODS = ("bfvi", "f-mask-direct", "f-skip-direct", "b-mask-direct", "b-skip-direct")
+SIDE = 64
+MODALITIES = {
+    "video": partial(Modality, "video", (3, SIDE, SIDE), likelihood=Pixels()),
+    "silhouette": partial(Modality, "silhouette", (1, SIDE, SIDE), likelihood=Pixels()),
+    "person": partial(Modality, "person", categories=PERSONS),
+    "action": partial(Modality, "action", categories=ACTIONS),
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Which clips, which modalities, and the one that is given at the test: the first."""
+
+    title: str
+    modalities: tuple[str, ...]
+    read: Callable[[Path], Sequences]
+
+    @property
+    def given(self) -> str:
+        """What is observed at the test."""
+        return self.modalities[0]
+
+
+EXPERIMENTS = {
+    "w36": Experiment(
+        "36 close-up clips of four actions, from video",
+        ("video", "silhouette", "action"),
+        partial(read_prepared, window=(74, 75)),
+    ),
+    "w90": Experiment(
+        "all 90 clips, from silhouettes",
+        ("silhouette", "person", "action"),
+        partial(read_weizmann, videos=False),
+    ),
+    "w27": Experiment(
+        "27 wide clips of six actions, from video",
+        ("video", "silhouette", "action"),
+        partial(read_prepared, window=(128, 128)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A model's size and how it is trained, the same for every method.
+
+    ``weight`` is the multiplier λ of labels; images have 1.
+    """
+
+    training: TrainingConfig
+    objective: ObjectiveConfig
+    latent: int = 256
+    hidden: int = 256
+    weight: float = 10.0
+    particles: Particles = MonteCarlo(25)
+
+
+PAPER = Budget(
+    TrainingConfig(
+        epochs=400,
+        batch_size=25,
+        learning_rate=5e-4,
+        warmup=0.0,
+        final_rate=1.0,
+        anneal=250 / 400,
+        burst=0.2,
+        segment=25,
+        polish=0.0,
+    ),
+    ObjectiveConfig(each_alone=True),
+)
+BUDGETS = {"paper": PAPER}
+
+
+@dataclass(frozen=True)
+class WeizmannJob:
+    """One fit with all tasks; ``unlabelled`` is the share of clips without their action."""
+
+    experiment: str
+    method: str
+    seed: int
+    data: Path
+    directory: Path
+    budget: str = "paper"
+    unlabelled: float = 0.0
+    tested: str = TESTED
+    epochs: int | None = None
+
+    @property
+    def name(self) -> str:
+        """All that tells it apart."""
+        parts = [self.experiment, self.budget, self.method, str(self.seed)]
+        if self.unlabelled:
+            parts.append(f"unlabelled{round(100 * self.unlabelled)}")
+        if self.tested != TESTED:
+            parts.append(self.tested)
+        if self.epochs is not None:
+            parts.append(f"{self.epochs}epochs")
+        return "-".join(parts)
+
+
+def clips_of(job: WeizmannJob) -> tuple[Sequences, Sequences]:
+    """Training and test clips: all other persons', and the tested one's."""
+    experiment = EXPERIMENTS[job.experiment]
+    clips = experiment.read(job.data).keep(*experiment.modalities)
+    tested = np.array([str(name).startswith(f"{job.tested}_") for name in clips.ids])
+    train = clips[~tested]
+    if job.unlabelled:
+        train = delete_modalities(train, job.unlabelled, stream(job.seed, 2), ["action"])
+    return train, clips[tested]
+
+
+def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
+    """Fit, going on from a checkpoint if there is one."""
+    budget = BUDGETS[job.budget]
+    modalities = [MODALITIES[name]() for name in train.names]
+    for modality in modalities:
+        modality.weight = 1.0 if modality.categories is None else budget.weight
+    model = MDMM(
+        modalities,
+        budget.latent,
+        budget.hidden,
+        inference=job.method,
+        particles=budget.particles,
+    )
+    training = budget.training
+    if job.epochs is not None:
+        training = replace(training, epochs=job.epochs)
+    directory = job.directory / job.name
+    return model.fit(
+        train,
+        training=training,
+        objective=budget.objective,
+        seed=job.seed,
+        directory=directory,
+        resume=(directory / CHECKPOINT).exists(),
+        progress=False,
+    )
+
+
+def run_weizmann(job: WeizmannJob) -> dict[str, Any]:
+    """Fit and measure every task on the tested person's clips; the model is kept beside."""
+    torch.set_num_threads(1)
+    train, test = clips_of(job)
+    started = time.monotonic()
+    model = fit_weizmann(job, train)
+    seconds = time.monotonic() - started
+    model.save(job.directory / f"{job.name}.weft")
+    found: dict[str, Any] = {
+        "epochs": len(model.history),
+        "seconds": seconds,
+        "seconds_per_step": seconds / model.history[-1].step,
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "loss": [epoch.loss for epoch in model.history],
+    }
+    return found | measure(model, test, EXPERIMENTS[job.experiment].given, job.seed)
+
+
+def measure(model: MDMM, test: Sequences, given: str, seed: int) -> dict[str, list[float]]:
+    """Every task's figure for every test clip, from one modality alone."""
+    alone = test.hide(*(name for name in test.names if name != given))
+    found = {}
+    for i, task in enumerate(VIDEO_TASKS):
+        target = task.target or given
+        if target == given and task.target:  # nothing to infer
+            continue
+        path = model.sequence(task.corrupt(alone, stream(seed, 1, i)))
+        judge = similarity if test.columns[target].categories is None else accuracy
+        found[task.name] = judge(path[target], test, target).tolist()
+    return found
+
+
+def summarise(
+    jobs: Sequence[WeizmannJob], results: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Experiment → method → task → mean and SD over test clips, seeds, epochs and seconds."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for job in jobs:
+        groups.setdefault((job.experiment, job.method), []).append(results[job.name])
+    summary: dict[str, Any] = {}
+    for (experiment, method), runs in groups.items():
+        tasks: dict[str, Any] = {}
+        for task in VIDEO_TASKS:
+            if task.name not in runs[0]:
+                continue
+            figures = np.array([run[task.name] for run in runs])
+            tasks[task.name] = {
+                "mean": float(figures.mean()),
+                "sd": float(figures.std(1).mean()),
+                "seeds": figures.mean(1).tolist(),
+                "epochs": runs[0]["epochs"],
+                "seconds": float(np.mean([run["seconds"] for run in runs])),
+            }
+        tasks["run"] = {
+            "seconds_per_step": float(np.mean([run["seconds_per_step"] for run in runs])),
+            "peak_gb": float(np.max([run["peak_gb"] for run in runs])),
+            "loss": runs[0]["loss"],
+        }
+        summary.setdefault(experiment, {})[method] = tasks
+    return summary
+
+
+def reproduce_weizmann(
+    data: Path,
+    out: Path,
+    *,
+    experiments: Sequence[str] = tuple(EXPERIMENTS),
+    methods: Sequence[str] = METHODS,
+    budget: str = "paper",
+    seeds: int = 1,
+    epochs: int | None = None,
+    processes: int | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Run experiments × methods × seeds; write ``weizmann.json``."""
+    directory = out / "weizmann"
+    jobs = [
+        WeizmannJob(experiment, method, seed, data, directory, budget, epochs=epochs)
+        for experiment in experiments
+        for method in methods
+        for seed in range(seeds)
+    ]
+    results = run_jobs(run_weizmann, jobs, directory, processes=processes, progress=progress)
+    summary = summarise(jobs, results)
+    write_json(out / "weizmann.json", summary)
+    return summary
