@@ -13,6 +13,8 @@ import weft
 from weft import demo as demonstration
 from weft.experiments import spirals as spirals_experiment
 from weft.experiments import spirals_weak as spirals_weak_experiment
+from weft.experiments import weizmann as weizmann_experiment
+from weft.experiments import weizmann_weak as weizmann_weak_experiment
 from weft.inference import native
 
 app = typer.Typer(
@@ -28,6 +30,16 @@ app.add_typer(reproduce, name="reproduce")
 Seeds = Annotated[int, typer.Option(help="How many seeds.", min=1)]
 Out = Annotated[Path, typer.Option(help="Where results go.")]
 Processes = Annotated[int | None, typer.Option(help="How many fits side by side.")]
+Data = Annotated[
+    Path, typer.Option(help="The folder of the recordings.", envvar="WEFT_DATA", show_envvar=True)
+]
+Experiments = Annotated[
+    list[str] | None, typer.Option(help="Which experiments; the usual ones if not given.")
+]
+Methods = Annotated[
+    list[str] | None, typer.Option(help="Inference methods; the usual ones if not given.")
+]
+Budget = Annotated[str, typer.Option(help="How much to spend on a fit.")]
 Quick = Annotated[bool, typer.Option(help="A small version, to see that it runs.")]
 
 
@@ -107,3 +119,53 @@ def spirals_weak(
         processes=processes,
     )
     typer.echo(f"Wrote {out / 'spirals_weak.json'} and {out / 'spirals_weak.png'}.")
+
+
+@reproduce.command()
+def weizmann(
+    data: Data,
+    experiment: Experiments = None,
+    method: Methods = None,
+    budget: Budget = "paper",
+    seeds: Seeds = 1,
+    out: Out = Path("results"),
+    processes: Processes = None,
+) -> None:
+    """Fit videos of human actions; infer missing frames, silhouettes and actions of a new person.
+
+    The recordings are in the folder weizmann of the data.
+    """
+    summary = weizmann_experiment.reproduce_weizmann(
+        data / "weizmann",
+        out,
+        experiments=experiment or list(weizmann_experiment.EXPERIMENTS),
+        methods=method,
+        budget=budget,
+        seeds=seeds,
+        processes=processes,
+    )
+    typer.echo(weizmann_experiment.table(summary))
+    typer.echo(f"Wrote {out / 'weizmann.json'} and pictures beside it.")
+
+
+@reproduce.command("weizmann-weak")
+def weizmann_weak(
+    data: Data,
+    experiment: Experiments = None,
+    method: Methods = None,
+    budget: Budget = "paper",
+    seeds: Seeds = 1,
+    out: Out = Path("results"),
+    processes: Processes = None,
+) -> None:
+    """Learn human actions from clips of which some have no label."""
+    weizmann_weak_experiment.reproduce_weizmann_weak(
+        data / "weizmann",
+        out,
+        experiments=experiment or ["w90"],
+        methods=method or ["bfvi", "b-mask-direct"],
+        budget=budget,
+        seeds=seeds,
+        processes=processes,
+    )
+    typer.echo(f"Wrote {out / 'weizmann_weak.json'} and {out / 'weizmann_weak.png'}.")

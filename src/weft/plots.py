@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.columns import Array
 from weft.prediction import Prediction
 from weft.sequences import Sequences
 
@@ -15,11 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Panel", "plot_spirals"]
+__all__ = ["Panel", "Strip", "animate_strips", "plot_spirals", "plot_strips"]
 
 EDGE = 4.2  # no spiral reaches beyond √2 · 2.75
 RADIUS = 2.448  # in standard deviations: holds 95 % of a Gaussian in the plane
 TRUTH, MEAN, SEEN = "0.65", "#c1440e", "#1f4e79"
+GAP = 0.8  # brightness of a frame that was not observed
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,10 @@ def plot_spirals(
 
     ``rows`` maps a label (which may be empty) to its panels.
     """
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-    except ImportError as error:
-        raise ImportError("Pictures need matplotlib: pip install 'weft[plot]'.") from error
+    figure_class = _figure_class()
+    from matplotlib.lines import Line2D
 
-    figure = Figure(figsize=(2.6 * len(titles), 2.6 * len(rows) + 0.7), layout="constrained")
+    figure = figure_class(figsize=(2.6 * len(titles), 2.6 * len(rows) + 0.7), layout="constrained")
     axes = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
     for j, title in enumerate(titles):
         axes[0, j].set_title(title, fontsize=11)
@@ -63,6 +63,14 @@ def plot_spirals(
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
     return figure
+
+
+def _figure_class() -> type[Figure]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("Pictures need matplotlib: pip install 'weft[plot]'.") from error
+    return Figure
 
 
 def _draw(axes: Axes, panel: Panel, truth: Sequences) -> None:
@@ -91,3 +99,68 @@ def _draw(axes: Axes, panel: Panel, truth: Sequences) -> None:
     axes.tick_params(labelsize=7, length=2)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """Frames in a row: images ``(time, channel, height, width)``, NaN where nothing was seen.
+
+    ``captions`` stand below the frames.
+    """
+
+    label: str
+    images: Array
+    captions: Sequence[str] | None = None
+
+    def picture(self, t: int) -> Array:
+        """One frame as ``(height, width, 3)``; grey if it was not seen."""
+        image = np.moveaxis(np.asarray(self.images[t], np.float64), 0, -1)
+        image = np.clip(np.where(np.isnan(image), GAP, image), 0, 1)
+        return np.broadcast_to(image, (*image.shape[:2], 3))
+
+
+def plot_strips(strips: Sequence[Strip], title: str, most: int = 12) -> Figure:
+    """Draw strips below each other, at most so many frames of each, evenly spread."""
+    figure_class = _figure_class()
+    steps = len(strips[0].images)
+    shown = np.unique(np.linspace(0, steps - 1, most).round().astype(int))
+    figure = figure_class(
+        figsize=(len(shown) + 1.3, 1.12 * len(strips) + 0.5), layout="constrained"
+    )
+    axes = figure.subplots(len(strips), len(shown), squeeze=False)
+    for i, strip in enumerate(strips):
+        for j, t in enumerate(shown):
+            axes[i, j].imshow(strip.picture(t))
+            axes[i, j].set(xticks=[], yticks=[])
+            axes[i, j].spines[:].set_visible(False)
+            if strip.captions is not None:
+                axes[i, j].set_xlabel(strip.captions[t], fontsize=7, labelpad=2)
+        axes[i, 0].set_ylabel(strip.label, rotation=0, ha="right", va="center", fontsize=8)
+    for j, t in enumerate(shown):
+        axes[0, j].set_title(f"frame {t}", fontsize=7)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def animate_strips(
+    strips: Sequence[Strip], path: Path, *, scale: int = 3, rate: float = 12.5
+) -> None:
+    """Write strips side by side as a GIF, ``rate`` frames per second, captions below."""
+    from PIL import Image, ImageDraw
+
+    side = strips[0].images.shape[-1] * scale
+    head, foot, gap = 16, 16, 6
+    frames = []
+    for t in range(len(strips[0].images)):
+        canvas = Image.new("RGB", (len(strips) * (side + gap) - gap, head + side + foot), "white")
+        pen = ImageDraw.Draw(canvas)
+        for i, strip in enumerate(strips):
+            pixels = Image.fromarray((255 * strip.picture(t)).round().astype(np.uint8))
+            left = i * (side + gap)
+            canvas.paste(pixels.resize((side, side), Image.Resampling.NEAREST), (left, head))
+            pen.text((left + 2, 2), strip.label.replace("\n", " "), fill="black")
+            if strip.captions is not None:
+                pen.text((left + 2, head + side + 2), strip.captions[t], fill="black")
+        frames.append(canvas.quantize(96))
+    first, *rest = frames
+    first.save(path, save_all=True, append_images=rest, duration=round(1000 / rate), loop=0)

@@ -20,13 +20,14 @@ import torch
 
 from weft.corruption import delete_modalities
 from weft.datasets.weizmann import ACTIONS, PERSONS, read_prepared, read_weizmann
-from weft.estimator import MDMM
+from weft.estimator import MDMM, load
 from weft.experiments.runner import run_jobs, write_json
 from weft.experiments.tasks import VIDEO_TASKS, accuracy, similarity
 from weft.likelihoods import Pixels
 from weft.modality import Modality
 from weft.objective import ObjectiveConfig
 from weft.particles import MonteCarlo, Particles
+from weft.plots import Strip, animate_strips, plot_strips
 from weft.randomness import stream
 from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
@@ -47,11 +48,12 @@ MODALITIES = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """Which clips, which modalities, and the one that is given at the test: the first."""
+    """Which clips and modalities, of which the first is given at the test, and which methods."""
 
     title: str
     modalities: tuple[str, ...]
     read: Callable[[Path], Sequences]
+    methods: tuple[str, ...] = METHODS
 
     @property
     def given(self) -> str:
@@ -74,6 +76,7 @@ EXPERIMENTS = {
         "27 wide clips of six actions, from video",
         ("video", "silhouette", "action"),
         partial(read_prepared, window=(128, 128)),
+        ("bfvi", "b-mask-direct"),
     ),
 }
 
@@ -107,7 +110,18 @@ PAPER = Budget(
     ),
     ObjectiveConfig(each_alone=True),
 )
-BUDGETS = {"paper": PAPER}
+QUICK = Budget(
+    replace(PAPER.training, epochs=1, batch_size=4, segment=4),
+    replace(PAPER.objective, particles=MonteCarlo(2), match_particles=MonteCarlo(2)),
+    latent=4,
+    hidden=8,
+    particles=MonteCarlo(2),
+)
+BUDGETS = {"paper": PAPER, "quick": QUICK}
+"""How much is spent on a fit.
+
+``paper`` is the supplement's table. ``quick`` only shows that it runs.
+"""
 
 
 @dataclass(frozen=True)
@@ -122,7 +136,6 @@ class WeizmannJob:
     budget: str = "paper"
     unlabelled: float = 0.0
     tested: str = TESTED
-    epochs: int | None = None
 
     @property
     def name(self) -> str:
@@ -132,8 +145,6 @@ class WeizmannJob:
             parts.append(f"unlabelled{round(100 * self.unlabelled)}")
         if self.tested != TESTED:
             parts.append(self.tested)
-        if self.epochs is not None:
-            parts.append(f"{self.epochs}epochs")
         return "-".join(parts)
 
 
@@ -161,13 +172,10 @@ def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
         inference=job.method,
         particles=budget.particles,
     )
-    training = budget.training
-    if job.epochs is not None:
-        training = replace(training, epochs=job.epochs)
     directory = job.directory / job.name
     return model.fit(
         train,
-        training=training,
+        training=budget.training,
         objective=budget.objective,
         seed=job.seed,
         directory=directory,
@@ -238,27 +246,79 @@ def summarise(
     return summary
 
 
+def table(summary: Mapping[str, Any]) -> str:
+    """Similarities and accuracies in Markdown, one table per experiment."""
+    lines = []
+    for experiment, methods in summary.items():
+        tasks = [t for t in VIDEO_TASKS if all(t.name in found for found in methods.values())]
+        lines += [
+            f"**{experiment}**: {EXPERIMENTS[experiment].title}",
+            "",
+            f"| method | {' | '.join(task.title for task in tasks)} | s/step | GB |",
+            "|---|" + "---:|" * (len(tasks) + 2),
+        ]
+        for method, found in methods.items():
+            cells = [f"{found[t.name]['mean']:.2f} ({found[t.name]['sd']:.2f})" for t in tasks]
+            run = found["run"]
+            cells += [f"{run['seconds_per_step']:.1f}", f"{run['peak_gb']:.1f}"]
+            lines.append(f"| {method} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def storyboard(jobs: Sequence[WeizmannJob], clip: int = 0) -> list[Strip]:
+    """One test clip with half its frames missing: what was there, what was seen, each fit's view.
+
+    Jobs must be of one experiment and tested person.
+    """
+    given = EXPERIMENTS[jobs[0].experiment].given
+    _, test = clips_of(jobs[0])
+    shown = test[[clip]]
+    half = next(task for task in VIDEO_TASKS if task.name == "half")
+    seen = half.corrupt(shown.hide(*(n for n in shown.names if n != given)), stream(0, 1, 1))
+    images = [name for name in ("video", "silhouette") if name in shown.names]
+    strips = [Strip(f"original\n{name}", shown.arrays(name)[0]) for name in images]
+    strips[0] = replace(strips[0], captions=list(shown.arrays("action")[0]))
+    strips.append(Strip(f"observed\n{given}", seen.arrays(given)[0]))
+    for job in jobs:
+        path = load(job.directory / f"{job.name}.weft").sequence(seen)
+        actions = path["action"]
+        words = [
+            f"{label} {chance:.2f}"
+            for label, chance in zip(
+                actions.labels[0], actions.probabilities[0].max(-1), strict=True
+            )
+        ]
+        strips += [Strip(f"{job.method}\n{name}", path[name].mean[0], words) for name in images]
+    return strips
+
+
 def reproduce_weizmann(
     data: Path,
     out: Path,
     *,
     experiments: Sequence[str] = tuple(EXPERIMENTS),
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] | None = None,
     budget: str = "paper",
     seeds: int = 1,
-    epochs: int | None = None,
     processes: int | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Run experiments × methods × seeds; write ``weizmann.json``."""
+    """Run experiments × methods × seeds; write results, storyboards and animations."""
     directory = out / "weizmann"
     jobs = [
-        WeizmannJob(experiment, method, seed, data, directory, budget, epochs=epochs)
+        WeizmannJob(experiment, method, seed, data, directory, budget)
         for experiment in experiments
-        for method in methods
+        for method in methods or EXPERIMENTS[experiment].methods
         for seed in range(seeds)
     ]
     results = run_jobs(run_weizmann, jobs, directory, processes=processes, progress=progress)
     summary = summarise(jobs, results)
     write_json(out / "weizmann.json", summary)
+    (out / "weizmann.md").write_text(table(summary))
+    for experiment in experiments:
+        fits = [job for job in jobs if job.experiment == experiment and job.seed == 0]
+        title = f"{EXPERIMENTS[experiment].title}: half of the frames given, nothing else"
+        plot_strips(storyboard(fits), title).savefig(out / f"weizmann_{experiment}.png", dpi=110)
+        animate_strips(storyboard(fits[:1]), out / f"weizmann_{experiment}.gif")
     return summary

@@ -1,0 +1,96 @@
+"""The experiment on video in small, on made-up clips laid out like the prepared arrays."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from weft.cli import app
+from weft.experiments import weizmann, weizmann_weak
+from weft.experiments.tasks import VIDEO_TASKS
+from weft.experiments.weizmann import BUDGETS, EXPERIMENTS, WeizmannJob, clips_of
+
+CLIPS = ("ido_bend", "ido_jack", "eli_bend", "eli_jack", "shahar_bend", "shahar_jack")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Six clips of twelve frames in a folder weizmann."""
+    folder = tmp_path / "data" / "weizmann"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    video = {n: rng.integers(0, 256, (12, 64, 64, 3), dtype=np.uint8) for n in CLIPS}
+    masks = {n: rng.integers(0, 256, (12, 64, 64), dtype=np.uint8) for n in CLIPS}
+    np.savez(folder / "weizmann_rgb64.npz", allow_pickle=False, **video)
+    np.savez(folder / "weizmann_masks64_aligned_to_rgb.npz", allow_pickle=False, **masks)
+    index = {name: {"box_xywh": [30, 20, 74, 75], "frames": 12} for name in CLIPS}
+    (folder / "weizmann_rgb64_index.json").write_text(json.dumps(index))
+    return folder.parent
+
+
+def test_the_paper_budget_is_the_supplement_s_table():
+    budget = BUDGETS["paper"]
+    training, objective = budget.training, budget.objective
+    assert (training.epochs, training.batch_size, training.learning_rate) == (400, 25, 5e-4)
+    assert (training.weight_decay, training.burst, training.segment) == (1e-4, 0.2, 25)
+    assert training.temperature(125).beta == 0.5
+    assert training.temperature(250).beta == 1.0
+    assert {training.rate(step, 3000) for step in (0, 1500, 2999)} == {5e-4}
+    assert objective.each_alone
+    assert (budget.latent, budget.hidden, budget.weight) == (256, 256, 10)
+
+
+def test_one_person_is_held_out(data):
+    job = WeizmannJob("w36", "bfvi", 0, data / "weizmann", data)
+    train, test = clips_of(job)
+    assert train.ids == ("eli_bend", "eli_jack", "ido_bend", "ido_jack")
+    assert test.ids == ("shahar_bend", "shahar_jack")
+    assert train.names == EXPERIMENTS["w36"].modalities
+
+
+def test_some_clips_lose_their_label_only(data):
+    job = WeizmannJob("w36", "bfvi", 0, data / "weizmann", data, unlabelled=0.5)
+    train, test = clips_of(job)
+    assert train.observed_fraction("action") == 0.5
+    assert train.observed_fraction("video") == 1
+    assert test.observed_fraction("action") == 1
+    assert job.name == "w36-paper-bfvi-0-unlabelled50"
+
+
+def test_the_experiment_runs_in_small(data, tmp_path, monkeypatch):
+    words = "reproduce weizmann --experiment w36 --method bfvi --method b-mask-direct"
+    words += f" --budget quick --processes 1 --data {data} --out {tmp_path}"
+    found = CliRunner().invoke(app, words.split())
+    assert found.exit_code == 0, found.output
+    summary = json.loads((tmp_path / "weizmann.json").read_text())
+    assert list(summary["w36"]) == ["bfvi", "b-mask-direct"]
+    for tasks in summary["w36"].values():
+        assert list(tasks) == [*(task.name for task in VIDEO_TASKS), "run"]
+        for task in VIDEO_TASKS:
+            assert -1 <= tasks[task.name]["mean"] <= 1
+            assert set(tasks[task.name]) == {"mean", "sd", "seeds", "epochs", "seconds"}
+        assert tasks["run"]["peak_gb"] > 0
+    assert "b-mask-direct" in (tmp_path / "weizmann.md").read_text()
+    assert (tmp_path / "weizmann_w36.png").stat().st_size > 10_000
+    with Image.open(tmp_path / "weizmann_w36.gif") as animation:
+        assert getattr(animation, "n_frames", 1) == 12
+    monkeypatch.setattr(weizmann, "run_weizmann", lambda job: pytest.fail("a fit was repeated"))
+    assert CliRunner().invoke(app, words.split()).exit_code == 0
+
+
+def test_learning_from_unlabelled_clips_runs_in_small(data, tmp_path):
+    summary = weizmann_weak.reproduce_weizmann_weak(
+        data / "weizmann",
+        tmp_path,
+        experiments=["w36"],
+        methods=["bfvi"],
+        budget="quick",
+        levels=(0.0, 0.5),
+        processes=1,
+        progress=False,
+    )
+    assert list(summary["w36"]["bfvi"]) == ["0.00", "0.50"]
+    assert json.loads((tmp_path / "weizmann_weak.json").read_text()) == summary
+    assert (tmp_path / "weizmann_weak.png").stat().st_size > 5_000
