@@ -7,7 +7,7 @@ import weft
 
 LAYERS = [
     ["batch", "columns", "randomness", "persistence", "monitoring", "metrics"],
-    ["reading"],
+    ["reading", "frames"],
     ["sequences"],
     ["corruption", "datasets"],
     ["gaussian"],

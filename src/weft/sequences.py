@@ -17,6 +17,7 @@ from torch import Tensor
 
 from weft.batch import Batch
 from weft.columns import ANYTHING, Array, Column, DataError, Field, listing
+from weft.frames import Combine, Extra, Roles, Step, Table, read_table, write_grid, write_rows
 from weft.reading import read_arrays
 
 __all__ = ["Sequences"]
@@ -28,7 +29,8 @@ Index: TypeAlias = SupportsIndex | slice | Sequence[int] | Array | Tensor
 class Sequences:
     """A collection of multimodal sequences in which anything may be missing.
 
-    Build one with `from_arrays`. All methods return new objects; nothing changes in place.
+    Build one with `from_arrays` or `from_frame`. All methods return new objects; nothing changes
+    in place.
 
     Attributes
     ----------
@@ -38,6 +40,8 @@ class Sequences:
         Steps of each sequence.
     ids : tuple
         A unique name for each sequence, used in messages and results.
+    table, cells : Table and ndarray, optional
+        The table they were read from, and which of its cells each row is (-1: none of them).
 
     Examples
     --------
@@ -55,6 +59,8 @@ class Sequences:
     columns: dict[str, Column]
     lengths: Array
     ids: tuple[Hashable, ...]
+    table: Table | None = None
+    cells: Array | None = None
 
     @classmethod
     def from_arrays(
@@ -85,6 +91,94 @@ class Sequences:
             Unique names of the sequences; their positions if not given.
         """
         return cls(*read_arrays(values, observed, lengths, categories, ids))
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        id: str | None = None,
+        time: str | None = None,
+        modalities: Mapping[str, str | Sequence[str]] | None = None,
+        step: Step | None = None,
+        combine: Combine = "mean",
+        variable: str | None = None,
+        value: str | None = None,
+        categories: Mapping[str, Sequence[Hashable]] | None = None,
+    ) -> Sequences:
+        """Read a table: pandas, Polars, Arrow, or a list of them to be merged on time.
+
+        Parameters
+        ----------
+        frame : table or list of tables
+            One row per sequence and time, or (a long table) per measurement.
+        id, time : str, optional
+            Columns that name a row's sequence and its time; all rows are one sequence, and in
+            order, if not given.
+        modalities : mapping, optional
+            Modality name to its column, or to several columns of numbers. Every other column is a
+            modality of its own, if not given: numbers as they are, text as labels.
+        step : number, str or timedelta, optional
+            Lay times on a grid of this width (``"1h"``); what no row falls into is missing.
+            Without it each time that occurs is a step, however far from the next.
+        combine : str
+            What becomes of several numbers in a cell of the grid: "mean", "last", "first", "min",
+            "max" or "sum". Of several labels the last one is taken.
+        variable, value : str, optional
+            In a long table, the columns that name what was measured and hold what it was.
+        categories : mapping, optional
+            All labels of a categorical modality, in order; found in the table if not given.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"t": [0, 1, 3], "pulse": [70.0, None, 75.0],
+        ...                       "state": ["rest", "rest", None]})
+        >>> Sequences.from_frame(frame, time="t", step=1)
+        Sequences(1 sequences, 4 steps, pulse (1,) 50% observed, state 1 categories 50% observed)
+        """
+        roles = Roles(id, time, variable, value, modalities, step, combine, dict(categories or {}))
+        read = read_table(frame, roles)
+        return cls(read.columns, read.lengths, read.ids, read.table, np.arange(read.lengths.sum()))
+
+    def to_frame(self, extras: Sequence[Extra] = (), *, grid: bool = False) -> Any:
+        """Write a table like the one that was read, rows, index and other columns included.
+
+        Each row gets what its cell holds; what was not changed stays to the last digit. With
+        ``grid``, or if there was no such table, one row per step.
+
+        Examples
+        --------
+        >>> Sequences.from_arrays({"x": [[1.0, np.nan], [3.0]]}).to_frame()
+           sequence  step    x
+        0         0     0  1.0
+        1         0     1  NaN
+        2         1     0  3.0
+        """
+        table, cells = self.table, self.cells
+        known = cells is not None and bool((cells >= 0).all())
+        if table is not None and cells is not None and known and not (grid or table.merged):
+            return write_rows(table, self.columns, cells, extras)
+        ids = [self.ids[i] for i in self.sequence_of_row]
+        return write_grid(table, self.columns, ids, self.ticks, extras)
+
+    @property
+    def ticks(self) -> Array:
+        """Time of each row, as a number; its step, where there are no times.
+
+        Rows that were added before or after a sequence go on at the usual distance.
+        """
+        table, cells = self.table, self.cells
+        if table is None or cells is None or table.clock is None:
+            return self.step_of_row
+        whose, row, known = self.sequence_of_row, np.arange(self.rows), cells >= 0
+        first, last = np.full(len(self), self.rows), np.full(len(self), -1)  # with a known time
+        np.minimum.at(first, whose[known], row[known])
+        np.maximum.at(last, whose[known], row[known])
+        near = np.clip(row, first[whose], last[whose])
+        width = int(table.width) if table.ticks.dtype == np.int64 else table.width
+        found: Array = table.ticks[cells[near]] + (row - near) * width
+        return found
 
     # Looking at it
 
@@ -157,7 +251,8 @@ class Sequences:
         rows = grid.T[valid.T]
         ids = _unique([self.ids[i] for i in chosen])
         columns = {name: column.take(rows) for name, column in self.columns.items()}
-        return Sequences(columns, self.lengths[chosen], ids)
+        cells = None if self.cells is None else self.cells[rows]
+        return Sequences(columns, self.lengths[chosen], ids, self.table, cells)
 
     def keep(self, *names: str) -> Sequences:
         """Keep only these modalities."""
@@ -202,7 +297,11 @@ class Sequences:
             values, observed = np.zeros(shape, column.values.dtype), np.zeros(shape, bool)
             values[inside], observed[inside] = column.values, column.observed
             columns[name] = Column(values, observed, column.categories)
-        return Sequences(columns, lengths, self.ids)
+        cells = None
+        if self.cells is not None:
+            cells = np.full(len(step), -1)
+            cells[inside] = self.cells
+        return Sequences(columns, lengths, self.ids, self.table, cells)
 
     @staticmethod
     def concatenate(parts: Sequence[Sequences]) -> Sequences:

@@ -1,0 +1,18 @@
+"""Tables in and out."""
+
+from weft.frames.clock import Clock, Step
+from weft.frames.reading import Combine, Contents, Roles, Table, read_table
+from weft.frames.writing import Extra, write_grid, write_rows
+
+__all__ = [
+    "Clock",
+    "Combine",
+    "Contents",
+    "Extra",
+    "Roles",
+    "Step",
+    "Table",
+    "read_table",
+    "write_grid",
+    "write_rows",
+]
