@@ -17,7 +17,7 @@ LAYERS = [
     ["model", "scaling"],
     ["inference"],
     ["objective", "prediction", "records"],
-    ["bookkeeping", "schedules", "results", "plots"],
+    ["bookkeeping", "schedules", "results", "plots", "tables"],
     ["training"],
     ["estimator"],
     ["experiments"],

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from weft import DataError, Sequences
 from weft.frames import Extra
 
-LIBRARIES = {
+LIBRARIES: dict[str, Any] = {
     "pandas": nw.Implementation.PANDAS,
     "polars": nw.Implementation.POLARS,
     "pyarrow": nw.Implementation.PYARROW,

@@ -1,21 +1,37 @@
-"""Incomplete multimodal time series, woven into one latent state."""
+"""Incomplete multimodal time series, woven into one latent state.
 
-from weft.batch import Batch
-from weft.columns import DataError
-from weft.estimator import MDMM, NotFittedError, load
-from weft.gaussian import Gaussian, ImproperGaussianError
-from weft.inference import BFVI, Recurrent
-from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Pixels, Poisson, StudentT
-from weft.modality import Modality
-from weft.model import MarkovModel
-from weft.objective import ObjectiveConfig
-from weft.particles import Antithetic, Cubature, MonteCarlo, Particles
-from weft.persistence import FileError
-from weft.prediction import Prediction
-from weft.results import Inference, Posterior, Sampled
-from weft.schedules import TrainingConfig
-from weft.sequences import Sequences
-from weft.training import TrainingError
+Names are imported when they are first used, so that ``import weft`` and the command line start
+without waiting for PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.batch import Batch
+    from weft.columns import DataError
+    from weft.estimator import MDMM, NotFittedError, load
+    from weft.gaussian import Gaussian, ImproperGaussianError
+    from weft.inference import BFVI, Recurrent
+    from weft.likelihoods import (
+        Bernoulli,
+        Categorical,
+        Likelihood,
+        Normal,
+        Pixels,
+        Poisson,
+        StudentT,
+    )
+    from weft.modality import Modality, infer_modalities
+    from weft.model import MarkovModel
+    from weft.objective import ObjectiveConfig
+    from weft.particles import Antithetic, Cubature, MonteCarlo, Particles
+    from weft.persistence import FileError
+    from weft.prediction import Prediction
+    from weft.results import Inference, Posterior, Sampled
+    from weft.schedules import TrainingConfig
+    from weft.sequences import Sequences
+    from weft.training import TrainingError
 
 __version__ = "0.1.0"
 
@@ -50,5 +66,54 @@ __all__ = [
     "StudentT",
     "TrainingConfig",
     "TrainingError",
+    "infer_modalities",
     "load",
 ]
+
+PLACES = {
+    "Antithetic": "weft.particles",
+    "BFVI": "weft.inference",
+    "Batch": "weft.batch",
+    "Bernoulli": "weft.likelihoods",
+    "Categorical": "weft.likelihoods",
+    "Cubature": "weft.particles",
+    "DataError": "weft.columns",
+    "FileError": "weft.persistence",
+    "Gaussian": "weft.gaussian",
+    "ImproperGaussianError": "weft.gaussian",
+    "Inference": "weft.results",
+    "Likelihood": "weft.likelihoods",
+    "MDMM": "weft.estimator",
+    "MarkovModel": "weft.model",
+    "Modality": "weft.modality",
+    "MonteCarlo": "weft.particles",
+    "Normal": "weft.likelihoods",
+    "NotFittedError": "weft.estimator",
+    "ObjectiveConfig": "weft.objective",
+    "Particles": "weft.particles",
+    "Pixels": "weft.likelihoods",
+    "Poisson": "weft.likelihoods",
+    "Posterior": "weft.results",
+    "Prediction": "weft.prediction",
+    "Recurrent": "weft.inference",
+    "Sampled": "weft.results",
+    "Sequences": "weft.sequences",
+    "StudentT": "weft.likelihoods",
+    "TrainingConfig": "weft.schedules",
+    "TrainingError": "weft.training",
+    "infer_modalities": "weft.modality",
+    "load": "weft.estimator",
+}
+"""Module of every public name."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    found = getattr(import_module(PLACES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *PLACES])

@@ -14,6 +14,7 @@ import torch
 from weft.batch import Batch
 from weft.bookkeeping import Epoch
 from weft.columns import Array, Column, DataError
+from weft.frames import Roles, read_table
 from weft.gaussian import Gaussian
 from weft.inference import Method, build
 from weft.inference.linearized import Linearized, linearize
@@ -100,6 +101,7 @@ class MDMM:
         self.inference = inference
         self.particles = particles
         self.refine = refine
+        self.roles: Roles | None = None
         self.history: list[Epoch] = []
         self._scaling: Scaling | None = None
         self._module = self._build(seed=0)
@@ -152,6 +154,7 @@ class MDMM:
         """
         module = self._build(seed)
         train = self._read(data)
+        roles = None if train.table is None else train.table.reading
         scaling = Scaling.fit(self.modalities, train)
         held_out = None if validation is None else scaling.apply(self._read(validation))
         with progress_bar("fit", progress) as update:
@@ -175,6 +178,7 @@ class MDMM:
                 self._adopt(trainer, scaling)
                 raise
         self._adopt(trainer, scaling)
+        self.roles = roles
         return self
 
     def _adopt(self, trainer: Trainer, scaling: Scaling) -> None:
@@ -341,9 +345,21 @@ class MDMM:
 
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file (safetensors and JSON, no code)."""
-        write_model(Path(path), self.module, self._fitted(), self.modalities)
+        write_model(Path(path), self.module, self._fitted(), self.modalities, self.roles)
 
     # Ways in
+
+    def read(self, frame: Any) -> Sequences:
+        """Read a table (or a list of them) as the one that the model was fitted to.
+
+        Columns of a modality may be absent altogether; it is missing then.
+        """
+        if self.roles is None:
+            raise ValueError(
+                "This model was not fitted to a table. Use Sequences.from_frame to say what the "
+                "columns are."
+            )
+        return Sequences.from_contents(read_table(frame, self.roles, partial=True))
 
     def _fitted(self) -> Scaling:
         if self._scaling is None:
@@ -463,7 +479,7 @@ def load(path: str | Path, modalities: Sequence[Modality] | None = None) -> MDMM
     record = read_model(Path(path), modalities)
     model = MDMM(record.modalities, record.latent, record.hidden, inference=record.inference)
     model._module.load_state_dict(record.weights)
-    model._scaling = record.scaling
+    model._scaling, model.roles = record.scaling, record.roles
     return model
 
 

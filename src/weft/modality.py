@@ -8,12 +8,13 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
-from weft.columns import Field
-from weft.likelihoods import Categorical, Likelihood, Normal, Pixels
+from weft.columns import DataError, Field
+from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Pixels
 from weft.networks import Embedding, ImageDecoder, ImageFeatures, MLPDecoder, MLPFeatures
 from weft.networks.image import SMALLEST
+from weft.sequences import Sequences
 
-__all__ = ["Modality"]
+__all__ = ["Modality", "infer_modalities"]
 
 
 class Modality:
@@ -170,6 +171,44 @@ class Modality:
                 f"{what} gives {found} numbers per step, but {self.likelihood} needs {outputs}."
             )
         return self.decoder
+
+
+def infer_modalities(data: Sequences) -> list[Modality]:
+    """Declare what data look like: labels, zeros and ones, square images from 0 to 1, numbers.
+
+    Examples
+    --------
+    >>> data = Sequences.from_arrays({"pulse": [[70.0, 75.0]], "on": [[0, 1]], "who": [["a", "b"]]})
+    >>> for modality in infer_modalities(data):
+    ...     print(modality)
+    Modality('pulse', shape=(1,), likelihood=Normal())
+    Modality('on', shape=(1,), likelihood=Bernoulli())
+    Modality('who', categories=('a', 'b'), likelihood=Categorical(count=2))
+    """
+    declared = []
+    for name, column in data.columns.items():
+        seen = column.values[column.observed]
+        if not len(seen):
+            raise DataError(
+                f"Modality {name!r} is missing everywhere, so nothing can be learned of it. Leave "
+                "it out."
+            )
+        if column.categories is not None:
+            if len(column.categories) < 2:
+                raise DataError(
+                    f"Modality {name!r} has only the label {column.categories[0]!r}, so nothing "
+                    "can be learned of it. Leave it out, or name all its categories."
+                )
+            declared.append(Modality(name, categories=column.categories))
+            continue
+        image = Modality(name, column.shape, likelihood=Pixels())
+        likelihood: Likelihood = Normal()
+        if image.is_image and seen.min() >= 0 and seen.max() <= 1:
+            likelihood = Pixels()
+        elif ((seen == 0) | (seen == 1)).all():
+            likelihood = Bernoulli()
+        declared.append(Modality(name, column.shape, likelihood=likelihood))
+    return declared
 
 
 def _probe(module: nn.Module, row: Tensor, what: str) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from weft import likelihoods
+from weft.frames import Roles
 from weft.inference import METHODS, Method
 from weft.likelihoods import Likelihood
 from weft.modality import Modality
@@ -32,17 +33,23 @@ class ModelRecord:
     hidden: int
     scaling: Scaling
     weights: dict[str, Tensor]
+    roles: Roles | None
 
 
 def write_model(
-    path: Path, module: Method, scaling: Scaling, modalities: Sequence[Modality]
+    path: Path,
+    module: Method,
+    scaling: Scaling,
+    modalities: Sequence[Modality],
+    roles: Roles | None,
 ) -> None:
-    """Write a fitted module to one file."""
+    """Write a fitted module to one file, with how its table was read if there was one."""
     header = {
         "inference": module.name,
         "latent": module.model.latent,
         "hidden": module.model.hidden,
         "modalities": [_describe(modality) for modality in modalities],
+        "table": None if roles is None else asdict(roles),
     }
     tensors = {f"weights/{name}": tensor for name, tensor in module.state_dict().items()}
     for name, scale in scaling.scales.items():
@@ -75,6 +82,7 @@ def read_model(path: Path, declared: Sequence[Modality] | None) -> ModelRecord:
         stored.header["hidden"],
         scaling,
         stored.group("weights"),
+        None if stored.header.get("table") is None else Roles(**stored.header["table"]),
     )
 
 

@@ -17,7 +17,17 @@ from torch import Tensor
 
 from weft.batch import Batch
 from weft.columns import ANYTHING, Array, Column, DataError, Field, listing
-from weft.frames import Combine, Extra, Roles, Step, Table, read_table, write_grid, write_rows
+from weft.frames import (
+    Combine,
+    Contents,
+    Extra,
+    Roles,
+    Step,
+    Table,
+    read_table,
+    write_grid,
+    write_rows,
+)
 from weft.reading import read_arrays
 
 __all__ = ["Sequences"]
@@ -138,7 +148,11 @@ class Sequences:
         Sequences(1 sequences, 4 steps, pulse (1,) 50% observed, state 1 categories 50% observed)
         """
         roles = Roles(id, time, variable, value, modalities, step, combine, dict(categories or {}))
-        read = read_table(frame, roles)
+        return cls.from_contents(read_table(frame, roles))
+
+    @classmethod
+    def from_contents(cls, read: Contents) -> Sequences:
+        """Take over what was read from a table."""
         return cls(read.columns, read.lengths, read.ids, read.table, np.arange(read.lengths.sum()))
 
     def to_frame(self, extras: Sequence[Extra] = (), *, grid: bool = False) -> Any:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -98,6 +99,15 @@ class Table:
     columns: dict[str, Column]
     merged: bool
 
+    @property
+    def reading(self) -> Roles:
+        """How to read another table like this one."""
+        categories = {n: c.categories for n, c in self.columns.items() if c.categories is not None}
+        step = self.roles.step
+        if isinstance(step, timedelta):
+            step = f"{step / timedelta(microseconds=1):f}us"
+        return replace(self.roles, modalities=dict(self.members), categories=categories, step=step)
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -109,8 +119,11 @@ class Contents:
     table: Table
 
 
-def read_table(frames: Any, roles: Roles) -> Contents:
-    """Read one table, or a list of tables to be merged on time."""
+def read_table(frames: Any, roles: Roles, *, partial: bool = False) -> Contents:
+    """Read one table, or a list of tables to be merged on time.
+
+    If ``partial``, modalities none of whose columns are there are left out.
+    """
     several = isinstance(frames, list | tuple)
     frame = _join([_as_frame(each) for each in frames]) if several else _as_frame(frames)
     if not len(frame):
@@ -120,7 +133,7 @@ def read_table(frames: Any, roles: Roles) -> Contents:
             f"There is no rule {roles.combine!r} for several values in a cell; there are 'mean', "
             "'last', 'first', 'min', 'max' and 'sum'."
         )
-    entries, members = _entries(frame, roles)
+    entries, members = _entries(frame, roles, partial)
     ids, sequence = _read_ids(frame, roles)
     clock = None if roles.time is None else read_clock(frame[roles.time])
     cells, sequences, ticks, width = _lay_out(sequence, clock, roles, ids)
@@ -199,7 +212,9 @@ def _join(frames: Sequence[Any]) -> Any:
         ) from error
 
 
-def _entries(frame: Any, roles: Roles) -> tuple[dict[str, _Entries], dict[str, tuple[str, ...]]]:
+def _entries(
+    frame: Any, roles: Roles, partial: bool
+) -> tuple[dict[str, _Entries], dict[str, tuple[str, ...]]]:
     """Every column's (variable's) entries, and the modalities they belong to."""
     taken = [roles.id, roles.time, roles.variable, roles.value]
     for name in taken:
@@ -224,6 +239,8 @@ def _entries(frame: Any, roles: Roles) -> tuple[dict[str, _Entries], dict[str, t
             name: (parts,) if isinstance(parts, str) else tuple(parts)
             for name, parts in roles.modalities.items()
         }
+    if partial:
+        members = {n: parts for n, parts in members.items() if any(p in there for p in parts)}
     if not members or not all(members.values()):
         raise DataError("No column is left to be a modality. Name some with modalities=….")
     for name, parts in members.items():
