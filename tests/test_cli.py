@@ -3,7 +3,8 @@ import shutil
 from typer.testing import CliRunner
 
 import weft
-from weft.cli import app, describe_scan
+from weft.cli import app
+from weft.cli.verbs import describe_scan
 from weft.inference import native
 
 

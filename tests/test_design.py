@@ -6,8 +6,8 @@ from pathlib import Path
 import weft
 
 LAYERS = [
-    ["batch", "columns", "randomness", "persistence", "monitoring", "metrics"],
-    ["reading", "frames"],
+    ["batch", "columns", "randomness", "persistence", "monitoring"],
+    ["reading", "frames", "metrics"],
     ["sequences"],
     ["corruption", "datasets"],
     ["gaussian"],
@@ -18,6 +18,7 @@ LAYERS = [
     ["inference"],
     ["objective", "prediction", "records"],
     ["bookkeeping", "schedules", "results", "plots", "tables"],
+    ["evaluation"],
     ["training"],
     ["estimator"],
     ["experiments"],

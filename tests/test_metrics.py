@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from weft.metrics import structural_similarity
+from weft.metrics import crps, structural_similarity
 
 
 def brute_force(image, truth, sigma=1.5, reach=5):
@@ -54,3 +55,20 @@ def test_images_that_do_not_compare_are_refused():
         structural_similarity(torch.zeros(1, 1, 16, 16), torch.zeros(1, 3, 16, 16))
     with pytest.raises(ValueError, match="smaller than the window"):
         structural_similarity(torch.zeros(1, 1, 8, 16), torch.zeros(1, 1, 8, 16))
+
+
+def test_crps_is_its_definition():
+    rng = np.random.default_rng(2)
+    draws, truth = rng.normal(size=(7, 4)), rng.normal(size=4)
+    pairs = [np.abs(draws[i] - draws[j]) for i in range(7) for j in range(7) if i != j]
+    expected = np.abs(draws - truth).mean(0) - np.mean(pairs, 0) / 2
+    np.testing.assert_allclose(crps(draws, truth), expected, rtol=1e-12)
+
+
+def test_crps_of_a_normal_is_the_closed_form():
+    rng = np.random.default_rng(3)
+    found = crps(rng.normal(size=(200_000, 1)), np.array([0.7]))
+    density = math.exp(-0.5 * 0.7**2) / math.sqrt(2 * math.pi)
+    below = 0.5 * (1 + math.erf(0.7 / math.sqrt(2)))
+    expected = 0.7 * (2 * below - 1) + 2 * density - 1 / math.sqrt(math.pi)
+    assert found[0] == pytest.approx(expected, abs=0.005)

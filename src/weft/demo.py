@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,15 +27,18 @@ from weft.randomness import stream
 __all__ = ["main"]
 
 
-def main() -> None:
-    """Fit, infer, print a table beside the paper's, draw a figure."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Fit, infer, print a table beside the paper's, draw a figure.
+
+    Options come from ``words``, or from the command line.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=PRESETS["best"].training.epochs)
     parser.add_argument("--train", type=int, default=600, help="number of training spirals")
     parser.add_argument("--test", type=int, default=400, help="number of test spirals")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("demo"))
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     torch.set_num_threads(1)  # these tensors are too small to share between threads
     console = Console()
     started = time.monotonic()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["structural_similarity"]
+from weft.columns import Array
+
+__all__ = ["crps", "structural_similarity"]
 
 STEADY = (0.01**2, 0.03**2)
 """Small numbers that keep the quotients steady where images are dark or flat."""
@@ -52,3 +55,26 @@ def structural_similarity(
     similarity /= mean_x.square() + mean_y.square() + level
     similarity /= variance_x + variance_y + contrast
     return similarity.mean((1, 2))
+
+
+def crps(draws: Array, truth: Array) -> Array:
+    r"""Continuous ranked probability score of samples ``(draw, …)`` at the true values ``(…)``.
+
+    .. math::
+        \mathbb{E}|X - y| - \tfrac12 \mathbb{E}|X - X'|
+
+    with the second expectation over pairs of different draws, so that it does not depend on their
+    number on average. Zero is best; for a single sure value it is the absolute error.
+
+    Examples
+    --------
+    >>> crps(np.array([[0.0], [2.0]]), np.array([1.0]))
+    array([0.])
+    """
+    count = len(draws)
+    spread = np.zeros(truth.shape)
+    if count > 1:  # Σ_{i<j} |x_i - x_j|, from sorted draws
+        weights = 2 * np.arange(count) - (count - 1)
+        spread = np.tensordot(weights, np.sort(draws, 0), 1) / (count * (count - 1) / 2)
+    found: Array = np.abs(draws - truth).mean(0) - spread / 2
+    return found
