@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.columns import Array
+from weft.columns import Array, DataError
 from weft.modality import Modality
 from weft.sequences import Sequences
 
 __all__ = ["Scale", "Scaling"]
+
+LARGEST = 1e100
+"""Squares of larger numbers soon overflow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +41,12 @@ class Scaling:
             column = data.columns[modality.name]
             count = np.maximum(column.observed.sum(0), 1)
             values = column.values.astype(np.float64)
+            largest = np.abs(values).max(initial=0)
+            if largest > LARGEST:
+                raise DataError(
+                    f"Modality {modality.name!r} holds a number as large as {largest:.3g}, which "
+                    "cannot be standardised. Mark it as missing if it is an error, or rescale."
+                )
             shift = values.sum(0) / count
             centred = np.where(column.observed, values - shift, 0)
             std = np.sqrt(np.square(centred).sum(0) / count)

@@ -31,7 +31,7 @@ def read_frame(path: Path) -> Any:
         if suffix == ".parquet":
             frame = pl.read_parquet(path)
         elif suffix in (".arrow", ".feather"):
-            frame = pl.read_ipc(path, memory_map=False)
+            frame = pl.read_ipc(path)
         else:
             frame = pl.read_csv(
                 path,
