@@ -11,7 +11,7 @@ NATIVE := CMakeLists.txt $(wildcard native/*)
 
 $(VENV)/ready: pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[frames,plot,video,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[frames,plot,sklearn,video,test]'
 	@touch $@
 
 demo: $(VENV)/ready

@@ -21,6 +21,7 @@ LAYERS = [
     ["evaluation"],
     ["training"],
     ["estimator"],
+    ["imputer"],
     ["experiments"],
     ["demo"],
     ["__init__"],

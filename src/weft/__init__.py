@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from weft.batch import Batch
     from weft.columns import DataError
     from weft.estimator import MDMM, NotFittedError, load
+    from weft.evaluation import Score, evaluate
     from weft.gaussian import Gaussian, ImproperGaussianError
+    from weft.imputer import Imputer
     from weft.inference import BFVI, Recurrent
     from weft.likelihoods import (
         Bernoulli,
@@ -47,6 +49,7 @@ __all__ = [
     "FileError",
     "Gaussian",
     "ImproperGaussianError",
+    "Imputer",
     "Inference",
     "Likelihood",
     "MarkovModel",
@@ -62,10 +65,12 @@ __all__ = [
     "Prediction",
     "Recurrent",
     "Sampled",
+    "Score",
     "Sequences",
     "StudentT",
     "TrainingConfig",
     "TrainingError",
+    "evaluate",
     "infer_modalities",
     "load",
 ]
@@ -81,6 +86,7 @@ PLACES = {
     "FileError": "weft.persistence",
     "Gaussian": "weft.gaussian",
     "ImproperGaussianError": "weft.gaussian",
+    "Imputer": "weft.imputer",
     "Inference": "weft.results",
     "Likelihood": "weft.likelihoods",
     "MDMM": "weft.estimator",
@@ -97,10 +103,12 @@ PLACES = {
     "Prediction": "weft.prediction",
     "Recurrent": "weft.inference",
     "Sampled": "weft.results",
+    "Score": "weft.evaluation",
     "Sequences": "weft.sequences",
     "StudentT": "weft.likelihoods",
     "TrainingConfig": "weft.schedules",
     "TrainingError": "weft.training",
+    "evaluate": "weft.evaluation",
     "infer_modalities": "weft.modality",
     "load": "weft.estimator",
 }

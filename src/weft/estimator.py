@@ -121,6 +121,20 @@ class MDMM:
         """The networks, as an `nn.Module` in the model's (standardised) units."""
         return self._module
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """What it was made with, as scikit-learn wants it."""
+        names = ("modalities", "latent", "hidden", "inference", "particles", "refine")
+        return {name: getattr(self, name) for name in names}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change what it was made with; what was learned is forgotten."""
+        known = self.get_params()
+        for name in params:
+            if name not in known:
+                raise ValueError(f"There is no parameter {name!r}; there are {', '.join(known)}.")
+        self.__init__(**{**known, **params})  # type: ignore[misc]
+        return self
+
     # Learning
 
     def fit(

@@ -88,7 +88,7 @@ def spirals_weak(
         presets=preset or ["sweep"],
         methods=method or ["bfvi", "b-mask"],
         seeds=seeds,
-        levels=(0.0, 0.5) if quick else study.LEVELS,
+        levels=dict.fromkeys(study.CONDITIONS, (0.0, 0.5)) if quick else study.LEVELS,
         size=sizes.QUICK if quick else sizes.Size(),
         processes=processes,
     )

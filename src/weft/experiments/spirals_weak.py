@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CONDITIONS", "LEVELS", "WeakJob", "reproduce_spirals_weak"]
 
-LEVELS = (0.0, 0.3, 0.6, 0.7, 0.9)
+LEVELS = {"uniform": (0.0, 0.3, 0.7, 0.9), "unimodal": (0.0, 0.3, 0.6, 0.9)}
+"""Shares of the training data that are missing, by kind of incompleteness."""
+
 CONDITIONS: dict[str, Callable[[Sequences, float, torch.Generator], Sequences]] = {
     "uniform": delete_steps,
     "unimodal": lambda data, share, generator: delete_modalities(data, share, generator, ["y"]),
@@ -114,7 +116,7 @@ def reproduce_spirals_weak(
     presets: Sequence[str] = ("sweep",),
     methods: Sequence[str] = ("bfvi", "b-mask"),
     seeds: int = 3,
-    levels: Sequence[float] = LEVELS,
+    levels: Mapping[str, Sequence[float]] = LEVELS,
     size: Size = Size(),
     processes: int | None = None,
     progress: bool = True,
@@ -126,7 +128,7 @@ def reproduce_spirals_weak(
         for preset in presets
         for method in methods
         for condition in CONDITIONS
-        for level in levels
+        for level in levels[condition]
         for seed in seeds_of(preset, seeds)
     ]
     distinct = list({job.name: job for job in jobs}.values())
