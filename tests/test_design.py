@@ -8,7 +8,7 @@ import weft
 LAYERS = [
     ["batch", "columns", "randomness", "persistence", "monitoring", "metrics"],
     ["reading"],
-    ["sequences"],
+    ["sequences", "arrivals"],
     ["corruption", "datasets"],
     ["gaussian"],
     ["particles", "likelihoods"],
@@ -18,7 +18,7 @@ LAYERS = [
     ["inference"],
     ["objective", "prediction", "records"],
     ["bookkeeping", "schedules", "results", "plots"],
-    ["training"],
+    ["training", "streaming"],
     ["estimator"],
     ["experiments"],
     ["demo"],

@@ -15,6 +15,7 @@ from weft.prediction import Prediction
 from weft.results import Inference, Posterior, Sampled
 from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
+from weft.streaming import Stream
 from weft.training import TrainingError
 
 __version__ = "0.1.0"
@@ -47,6 +48,7 @@ __all__ = [
     "Recurrent",
     "Sampled",
     "Sequences",
+    "Stream",
     "StudentT",
     "TrainingConfig",
     "TrainingError",
