@@ -2,7 +2,8 @@
 
 Speed is told as a ratio to the textbook form (`benchmarks/textbook.py`) on the same machine, in the
 same run, medians of interleaved repetitions, so that a busy machine slows both sides. Peak memory
-is that of a fresh process. Names ending in `_gb` and `_mb` are sizes, all others ratios.
+is that of a fresh process. Names ending in `_gb` and `_mb` are sizes, those ending in `_per_second`
+rates on this machine, all others ratios.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from benchmarks.textbook import Draw, Moments, textbook_loss, textbook_smooth
@@ -27,6 +29,8 @@ from weft.batch import Batch
 from weft.gaussian import Gaussian
 from weft.inference import native
 from weft.objective import Objective, ObjectiveConfig
+from weft.scaling import Scale, Scaling
+from weft.streaming import Stream
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "bench.json"
@@ -273,6 +277,28 @@ def memory() -> dict[str, float]:
     return found
 
 
+def streams() -> dict[str, float]:
+    """Observations (of two numbers each) that streams take in per second, one thread."""
+    threads(1)
+    module = scalars().module.eval()
+    names = module.model.names
+    scaling = Scaling({name: Scale(np.zeros(1), np.ones(1)) for name in names})
+    found = {}
+    for count in (1, 1000):
+        values = dict(zip(names, np.random.default_rng(0).normal(size=(2, count)), strict=True))
+        stream = Stream(module, scaling, Cubature(), count)
+
+        def run(stream: Stream = stream, values: dict[str, np.ndarray] = values) -> None:
+            for _ in range(100):
+                stream.update(values)
+
+        run()
+        median = statistics.median(seconds(run) for _ in range(25))
+        found[f"streams_{count}_observations_per_second"] = 100 * count / median
+    show(found)
+    return found
+
+
 def show(found: dict[str, float]) -> None:
     """Print as it comes."""
     for name, value in found.items():
@@ -334,11 +360,15 @@ def draw(found: dict[str, float]) -> None:
     plt.close(figure)
 
 
+PARTS = {"memory": memory, "speeds": speeds, "growth": growth, "streams": streams}
+
+
 def main() -> None:
     """Measure everything and write it down."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--once", nargs="+", help="do one thing and print the peak memory")
     parser.add_argument("--draw", action="store_true", help="draw the stored results again")
+    parser.add_argument("--only", choices=PARTS, help="measure one part, keep the others as stored")
     arguments = parser.parse_args()
     if arguments.once:
         once(arguments.once[0], *map(int, arguments.once[1:]))
@@ -347,7 +377,9 @@ def main() -> None:
         draw(json.loads(OUT.read_text()))
         return
     print(f"{platform.processor() or platform.machine()}, kernels: {native.active()}")
-    found = {**memory(), **speeds(), **growth()}
+    found = json.loads(OUT.read_text()) if arguments.only else {}
+    for part in [arguments.only] if arguments.only else PARTS:
+        found |= PARTS[part]()
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps({k: round(v, 4) for k, v in found.items()}, indent=1) + "\n")
     draw(found)

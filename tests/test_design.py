@@ -8,7 +8,7 @@ import weft
 LAYERS = [
     ["batch", "columns", "randomness", "persistence", "monitoring"],
     ["reading", "frames", "metrics"],
-    ["sequences"],
+    ["sequences", "arrivals"],
     ["corruption", "datasets"],
     ["gaussian"],
     ["particles", "likelihoods"],
@@ -19,7 +19,7 @@ LAYERS = [
     ["objective", "prediction", "records"],
     ["bookkeeping", "schedules", "results", "plots", "tables"],
     ["evaluation"],
-    ["training"],
+    ["training", "streaming"],
     ["estimator"],
     ["imputer"],
     ["experiments"],

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from weft.results import Inference, Posterior, Sampled
     from weft.schedules import TrainingConfig
     from weft.sequences import Sequences
+    from weft.streaming import Stream
     from weft.training import TrainingError
 
 __version__ = "0.1.0"
@@ -67,6 +68,7 @@ __all__ = [
     "Sampled",
     "Score",
     "Sequences",
+    "Stream",
     "StudentT",
     "TrainingConfig",
     "TrainingError",
@@ -105,6 +107,7 @@ PLACES = {
     "Sampled": "weft.results",
     "Score": "weft.evaluation",
     "Sequences": "weft.sequences",
+    "Stream": "weft.streaming",
     "StudentT": "weft.likelihoods",
     "TrainingConfig": "weft.schedules",
     "TrainingError": "weft.training",

@@ -24,6 +24,7 @@ from weft.monitoring import progress_bar
 from weft.objective import Loss, ObjectiveConfig
 from weft.particles import Cubature, Particles
 from weft.prediction import (
+    ROWS,
     Marginals,
     Paths,
     Prediction,
@@ -38,6 +39,7 @@ from weft.results import Inference, Posterior, Sampled
 from weft.scaling import Scaling
 from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
+from weft.streaming import Stream
 from weft.training import Trainer, TrainingError
 
 __all__ = ["FIT", "MDMM", "NotFittedError", "load"]
@@ -45,8 +47,6 @@ __all__ = ["FIT", "MDMM", "NotFittedError", "load"]
 Data = Sequences | Mapping[str, Any]
 FIT = ObjectiveConfig(filter_weight=0.2, smooth_weight=0.8, particles=Cubature())
 """What `MDMM.fit` minimises by default; ``ObjectiveConfig()`` is the paper's."""
-ROWS = 40_000
-"""Trajectories times sequences walked at once; bounds the memory of a step."""
 
 
 class NotFittedError(RuntimeError):
@@ -354,6 +354,16 @@ class MDMM:
             index = paths.window.index
             bounds[index] = importance_bound(paths, self._batch(source, index), samples, seed)
         return bounds - self._fitted().log_volume(source)
+
+    # Streams
+
+    def stream(self, count: int = 1, *, samples: int = 100, seed: int = 0) -> Stream:
+        """Begin to follow ``count`` streams, one step at a time; see `Stream.update`."""
+        return Stream(self.module, self._fitted(), self.particles, count, samples, seed)
+
+    def restore_stream(self, path: str | Path) -> Stream:
+        """Go on with streams written by `Stream.save`."""
+        return Stream.restore(Path(path), self.module, self._fitted(), self.particles)
 
     # Files
 

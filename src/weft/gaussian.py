@@ -139,6 +139,10 @@ class Gaussian:
         """Power: ``(x ** a).log_factor(z) == a * x.log_factor(z)``, per dimension if ``a`` is."""
         return Gaussian(self.precision * exponent, self.information * exponent)
 
+    def product(self) -> Gaussian:
+        """Multiply stacked factors ``(modality, …, latent)``: the subset of all."""
+        return Gaussian(self.precision.sum(0), self.information.sum(0))
+
     def subset_products(self, members: Tensor) -> Gaussian:
         """Multiply stacked factors ``(modality, …, latent)`` within subsets.
 

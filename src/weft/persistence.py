@@ -21,7 +21,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-__all__ = ["FileError", "Stored", "read_file", "write_file"]
+__all__ = ["FileError", "Stored", "digest", "read_file", "write_file"]
 
 FORMAT = 1
 
@@ -49,7 +49,7 @@ def write_file(
     """Write a file in one step; on any failure the previous file stays."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps({"kind": kind, "format": FORMAT, "header": header}, sort_keys=True)
-    content = safetensors.torch.save(whole, {"weft": f"{_digest(text, whole)} {text}"})
+    content = safetensors.torch.save(whole, {"weft": f"{digest(text, whole)} {text}"})
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")  # a killed writer's rest is overwritten
     try:
@@ -77,8 +77,8 @@ def read_file(path: Path, kind: str) -> Stored:
         ) from error
     if "weft" not in metadata:
         raise FileError(f"{path} holds tensors but was not written by weft.")
-    digest, _, text = metadata["weft"].partition(" ")
-    if digest != _digest(text, tensors):
+    written, _, text = metadata["weft"].partition(" ")
+    if written != digest(text, tensors):
         raise FileError(
             f"{path} was edited or damaged after it was written: its digest does not match. Use "
             "an untouched copy."
@@ -94,10 +94,11 @@ def read_file(path: Path, kind: str) -> Stored:
     return Stored(content["header"], tensors)
 
 
-def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(text.encode())
+def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a text and of named tensors."""
+    found = hashlib.sha256(text.encode())
     for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+        tensor = tensors[name].detach().cpu()
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

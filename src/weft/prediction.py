@@ -27,10 +27,22 @@ from weft.model import MarkovModel
 from weft.randomness import stream
 from weft.scaling import Scale
 
-__all__ = ["Marginals", "Paths", "Prediction", "Refined", "Simulator", "Window", "importance_bound"]
+__all__ = [
+    "ROWS",
+    "Marginals",
+    "Onward",
+    "Paths",
+    "Prediction",
+    "Refined",
+    "Simulator",
+    "Window",
+    "importance_bound",
+]
 
 EMISSIONS = 5
 """Values drawn per trajectory where quantiles are wanted."""
+ROWS = 40_000
+"""Trajectories times sequences walked at once; bounds the memory of a step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +106,24 @@ class Marginals(Simulator):
         generator = stream(seed, int(self.window.index[0]))
         for step in self.posterior.unbind():
             yield step.sample(generator, count)
+
+
+@dataclass(frozen=True, eq=False)
+class Onward(Simulator):
+    """Trajectories from a state ``(batch, latent)`` on, by the transition."""
+
+    model: MarkovModel
+    posterior: Gaussian
+    window: Window
+
+    def states(self, count: int, seed: int) -> Iterator[Tensor]:
+        """Walk ``count`` trajectories forward; the first step is the state's own."""
+        generator = stream(seed, int(self.window.index[0]))
+        z = self.posterior.sample(generator, count)
+        yield z
+        for _ in range(1, int(self.window.stop.max())):
+            z = self.model.step_forward(z).sample(generator)[0]
+            yield z
 
 
 @dataclass(frozen=True, eq=False)

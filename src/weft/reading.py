@@ -13,9 +13,10 @@ import numpy as np
 
 from weft.columns import Array, Column, DataError, listing
 
-__all__ = ["Contents", "read_arrays"]
+__all__ = ["NUMBER", "Contents", "is_missing", "read_arrays"]
 
 NUMBER = int | float | np.number | np.bool_
+"""Types that count as numbers."""
 
 
 class Contents(NamedTuple):
@@ -241,7 +242,7 @@ def _as_array(name: str, item: Any, length: int, sequence: str) -> Array:
 
 
 def _numbers_or_labels(name: str, array: Array, sequence: str) -> Array:
-    missing = np.frompyfunc(_is_missing, 1, 1)(array).astype(bool)
+    missing = np.frompyfunc(is_missing, 1, 1)(array).astype(bool)
     seen = array[~missing]
     if all(isinstance(value, NUMBER) for value in seen):
         return np.where(missing, np.nan, array).astype(np.float64)
@@ -258,7 +259,8 @@ def _numbers_or_labels(name: str, array: Array, sequence: str) -> Array:
     return labels
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for nothing: ``None``, NaN and what pandas has for them."""
     try:
         return value is None or bool(value != value)
     except TypeError:  # pandas.NA refuses to be a truth value
@@ -304,7 +306,7 @@ def _encode(name: str, array: Array, kinds: tuple[Hashable, ...], sequence: str)
     known: dict[Any, int] = {kind: code for code, kind in enumerate(kinds)}
     codes = np.full(len(array), -1, np.int64)
     for step, value in enumerate(array.tolist()):
-        if _is_missing(value):
+        if is_missing(value):
             continue
         if value not in known:
             raise DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -15,10 +16,10 @@ from weft.frames import Roles
 from weft.inference import METHODS, Method
 from weft.likelihoods import Likelihood
 from weft.modality import Modality
-from weft.persistence import FileError, read_file, write_file
+from weft.persistence import FileError, digest, read_file, write_file
 from weft.scaling import Scale, Scaling
 
-__all__ = ["ModelRecord", "read_model", "write_model"]
+__all__ = ["ModelRecord", "fingerprint", "read_model", "write_model"]
 
 KIND = "model"
 
@@ -44,18 +45,32 @@ def write_model(
     roles: Roles | None,
 ) -> None:
     """Write a fitted module to one file, with how its table was read if there was one."""
+    header, tensors = _contents(module, scaling, modalities)
+    table = None if roles is None else asdict(roles)
+    write_file(path, KIND, {**header, "table": table}, tensors)
+
+
+def fingerprint(module: Method, scaling: Scaling, modalities: Sequence[Modality]) -> str:
+    """Digest of all that a model file would hold: equal for equal models."""
+    header, tensors = _contents(module, scaling, modalities)
+    return digest(json.dumps(header, sort_keys=True), tensors)
+
+
+def _contents(
+    module: Method, scaling: Scaling, modalities: Sequence[Modality]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors of a model file."""
     header = {
         "inference": module.name,
         "latent": module.model.latent,
         "hidden": module.model.hidden,
         "modalities": [_describe(modality) for modality in modalities],
-        "table": None if roles is None else asdict(roles),
     }
     tensors = {f"weights/{name}": tensor for name, tensor in module.state_dict().items()}
     for name, scale in scaling.scales.items():
         tensors[f"shift/{name}"] = torch.as_tensor(scale.shift)
         tensors[f"scale/{name}"] = torch.as_tensor(scale.scale)
-    write_file(path, KIND, header, tensors)
+    return header, tensors
 
 
 def read_model(path: Path, declared: Sequence[Modality] | None) -> ModelRecord:

@@ -12,7 +12,10 @@ __all__ = ["Inference", "Posterior", "Sampled"]
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Latent mean and standard deviation, ``(sequence, time, latent)``, NaN beyond the ends."""
+    """Latent mean and standard deviation, ``(sequence, time, latent)``, NaN beyond the ends.
+
+    Of streams, which are at one step, they are ``(stream, latent)``.
+    """
 
     mean: Array
     std: Array

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.columns import Array, DataError
+from weft.columns import Array, Column, DataError
 from weft.modality import Modality
 from weft.sequences import Sequences
 
@@ -56,13 +56,14 @@ class Scaling:
 
     def apply(self, data: Sequences) -> Sequences:
         """Bring data into the model's units."""
-        scaled = {
-            name: column.rescale(self.scales[name].shift, self.scales[name].scale)
-            if name in self.scales
-            else column
-            for name, column in data.columns.items()
-        }
+        scaled = {name: self.rescale(name, column) for name, column in data.columns.items()}
         return replace(data, columns=scaled)
+
+    def rescale(self, name: str, column: Column) -> Column:
+        """Bring one modality's column into the model's units."""
+        if name not in self.scales:
+            return column
+        return column.rescale(self.scales[name].shift, self.scales[name].scale)
 
     def log_volume(self, data: Sequences) -> Array:
         """``Σ log scale`` over the observed entries of each sequence.

@@ -5,6 +5,7 @@ from weft.inference.method import Guide, Method
 from weft.inference.recurrent import Recurrent
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
 from weft.inference.registry import METHODS, build
+from weft.inference.stream import Tracker
 
 __all__ = [
     "BFVI",
@@ -14,6 +15,7 @@ __all__ = [
     "Method",
     "Recurrent",
     "Smoothed",
+    "Tracker",
     "Trajectories",
     "build",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from weft.gaussian import Gaussian
 from weft.inference import recursions
 from weft.inference.method import Guide, Method
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
+from weft.inference.stream import Tracker, unseen
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.networks import GaussianHead
@@ -61,6 +62,24 @@ class Smoother(Guide):
     def walk(self, noise: Iterable[Tensor]) -> Iterator[Trajectories]:
         """See `recursions.walk`."""
         return recursions.walk(self.model, self.factors, self.future, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Messages(Tracker):
+    """The forward filter: a message times factors; it begins at a stream's first observation."""
+
+    method: BFVI
+
+    def update(
+        self, batch: Batch, particles: Particles, generator: torch.Generator | None
+    ) -> Messages:
+        """Take in one step."""
+        factors = self.method.encode(batch).product()[0]
+        return replace(
+            self,
+            posterior=self.message(particles, generator) * factors,
+            begun=self.begun | factors.is_proper.any(-1, keepdim=True),
+        )
 
 
 class BFVI(Method):
@@ -157,6 +176,10 @@ class BFVI(Method):
     ) -> Smoother:
         """Run the backward filter, which joint trajectories need."""
         return self._smoother(self.factors(batch, subsets), particles, generator)
+
+    def track(self, count: int) -> Messages:
+        """Prepare to filter so many streams forward, one step at a time."""
+        return Messages(*unseen(self.model, count), self)
 
     def chains(
         self, batch: Batch, members: Tensor, particles: Particles, generator: torch.Generator

@@ -7,8 +7,9 @@ posterior is the transition :math:`p(z_t \mid z_{t-1})` itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from weft.gaussian import Gaussian
 from weft.inference.method import Guide
-from weft.inference.recursions import Trajectories, stretches
+from weft.inference.recursions import Filtered, Trajectories, stretches
+from weft.inference.scan import Link, lead
 from weft.model import MarkovModel
 from weft.networks import GaussianHead
 from weft.particles import Particles
@@ -38,15 +40,20 @@ class Chain(Guide):
         before the first.
     context : Tensor
         ``(time, subset, batch, hidden)``: what enters it besides.
-    beyond : Tensor
-        ``(time, subset, batch, 1)``, true after the last observation.
+    observed : Tensor
+        ``(time, subset, batch, 1)``, true where something was observed.
     """
 
     model: MarkovModel
     head: GaussianHead
     weight: Tensor
     context: Tensor
-    beyond: Tensor
+    observed: Tensor
+
+    @cached_property
+    def beyond(self) -> Tensor:
+        """``(time, subset, batch, 1)``, true after the last observation."""
+        return self.observed.flip(0).cumsum(0).flip(0) == 0
 
     @property
     def shape(self) -> torch.Size:
@@ -77,14 +84,39 @@ class Chain(Guide):
         As in the filters, particles of one state lead to a mixture for the next, whose moments are
         matched.
         """
+        return Gaussian.stack(self._marginals(_ends(self.beyond), particles, generator))
+
+    def filter(self, particles: Particles, generator: torch.Generator | None) -> Filtered:
+        """Distribution of each state given what was observed up to it.
+
+        Whether more will be observed is not known then: a step without observations is as if
+        beyond all of them, and follows the transition.
+        """
+        link, prior = Link.forward(self.model), self.model.prior().expand(*self.shape[1:])
+        combined = self._marginals([None] * len(self.context), particles, generator)
+        message, posterior = [prior], []
+        for own, seen in zip(combined, self.observed, strict=True):
+            posterior.append(own.where(seen, message[-1]))
+            message.append(lead(link, posterior[-1], torch.ones_like(seen), particles, generator))
+        return Filtered(Gaussian.stack(message[:-1]), Gaussian.stack(posterior))
+
+    def combine(self, context: Tensor, z: Tensor | None, end: Tensor | None = None) -> Gaussian:
+        """Distribution of a state, given particles of the one before it if there is one."""
+        return Gaussian.from_moments(*self._step(context[None], end, z)).moment_match()
+
+    def _marginals(
+        self,
+        ends: Sequence[Tensor | None],
+        particles: Particles,
+        generator: torch.Generator | None,
+    ) -> list[Gaussian]:
         found: list[Gaussian] = []
         z = None
-        for context, end in zip(self.context, _ends(self.beyond), strict=True):
+        for context, end in zip(self.context, ends, strict=True):
             if found:
                 z = found[-1].at(particles.noise(found[-1].precision, generator))
-            conditional = Gaussian.from_moments(*self._step(context[None], end, z))
-            found.append(conditional.moment_match())
-        return Gaussian.stack(found)
+            found.append(self.combine(context, z, end))
+        return found
 
     def _draw(self, here: slice, noise: Tensor, past: Tensor | None) -> Trajectories:
         """Go along the steps ``here`` from a state, or from the start; time comes first."""

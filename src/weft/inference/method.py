@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from weft.batch import Batch
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
+from weft.inference.stream import Tracker
 from weft.model import MarkovModel
 from weft.particles import Cubature, MonteCarlo, Particles
 from weft.sequences import Sequences
@@ -100,6 +101,10 @@ class Method(nn.Module, ABC):
         generator: torch.Generator | None = None,
     ) -> Guide:
         """Prepare to draw joint trajectories."""
+
+    @abstractmethod
+    def track(self, count: int) -> Tracker:
+        """Prepare to filter so many streams forward, one step at a time."""
 
     @abstractmethod
     def chains(

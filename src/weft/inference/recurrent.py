@@ -15,7 +15,7 @@ zeros (Mask) or keeps its state (Skip).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from weft.gaussian import Gaussian
 from weft.inference.chain import Chain
 from weft.inference.method import Method
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
+from weft.inference.stream import Tracker, unseen
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.networks import GaussianHead, GRUs
@@ -59,10 +60,45 @@ class Heard:
         return Heard(self.gates[:stop], direct, self.seen[:stop], self.valid[:stop])
 
 
+@dataclass(frozen=True, eq=False)
+class Memories(Tracker):
+    """The forward filter of forward GRUs; it begins at a stream's first step.
+
+    Attributes
+    ----------
+    combined : Gaussian
+        ``(stream, latent)``: the state by the combiner throughout, from which the next combination
+        starts. The posterior leaves it where nothing is observed, and comes back to it.
+    hidden : Tensor
+        ``(modality, stream, hidden)``: states of the GRUs.
+    """
+
+    method: Recurrent
+    combined: Gaussian
+    hidden: Tensor
+
+    def update(
+        self, batch: Batch, particles: Particles, generator: torch.Generator | None
+    ) -> Memories:
+        """Take in one step."""
+        hidden, chain = self.method.follow(batch, self.hidden)
+        z = self.combined.at(particles.noise(self.combined.precision, generator))
+        before = torch.where(self.begun, z, self.method.model.prior_mean)
+        combined = chain.combine(chain.context[0], before[:, None])[0]
+        return replace(
+            self,
+            posterior=combined.where(chain.observed[0, 0], self.message(particles, generator)),
+            begun=torch.ones_like(self.begun),
+            combined=combined,
+            hidden=hidden,
+        )
+
+
 class Recurrent(Method):
     """Inference by one GRU per modality and a combiner.
 
-    A method with forward GRUs knows no future, and smooths as it filters.
+    A method with forward GRUs knows no future but that there is one: where nothing was observed and
+    something follows, it smooths by the combiner and filters by the transition; else alike.
 
     Parameters
     ----------
@@ -142,11 +178,10 @@ class Recurrent(Method):
                 "filter backward. Use a model with inference='bfvi'."
             )
         heard, members = self.encode(batch), self.members(subsets)
-        if self.backward:
-            passes = [self._chain(heard.until(t + 1), members) for t in range(batch.steps)]
-            posterior = Gaussian.stack([p.marginals(particles, generator)[-1] for p in passes])
-        else:
-            posterior = self._chain(heard, members).marginals(particles, generator)
+        if not self.backward:
+            return self._chain(heard, members).filter(particles, generator)
+        passes = [self._chain(heard.until(t + 1), members) for t in range(batch.steps)]
+        posterior = Gaussian.stack([p.marginals(particles, generator)[-1] for p in passes])
         z = posterior[:-1].at(particles.noise(posterior[:-1].precision, generator))
         first = self.model.prior().expand(1, *posterior.shape[1:])
         message = Gaussian.cat([first, self.model.step_forward(z).moment_match()])
@@ -174,6 +209,23 @@ class Recurrent(Method):
     ) -> Chain:
         """Run the GRUs, which joint trajectories need."""
         return self._chain(self.encode(batch), self.members(subsets))
+
+    def track(self, count: int) -> Memories:
+        """Prepare to filter so many streams forward, one step at a time."""
+        if self.backward:
+            raise ValueError(
+                f"Inference by {self.name!r} reads each sequence from its end and cannot follow a "
+                "stream. Use a model with inference='bfvi', 'f-mask' or 'f-skip'."
+            )
+        link, prior, begun = unseen(self.model, count)
+        hidden = self.memory.initial[:, None].expand(-1, count, -1)
+        return Memories(link, prior, begun, self, prior, hidden)
+
+    def follow(self, batch: Batch, hidden: Tensor) -> tuple[Tensor, Chain]:
+        """Go on from hidden states ``(modality, batch, hidden)``: the last of them, and a chain."""
+        heard, members = self.encode(batch), self.members(None)
+        memory = self._remember(heard, members, hidden)
+        return memory[-1], self._combine(heard, members, memory)
 
     def chains(
         self, batch: Batch, members: Tensor, particles: Particles, generator: torch.Generator
@@ -215,19 +267,27 @@ class Recurrent(Method):
         )
 
     def _chain(self, heard: Heard, members: Tensor) -> Chain:
-        """Bring what was heard to the combiner, for every subset.
+        """Bring what was heard to the combiner, for every subset."""
+        return self._combine(heard, members, self._remember(heard, members))
 
-        A GRU knows two cases, its modality being in a subset or not. Each is run once, and subsets
-        add up what they consist of. Padding is no input to anyone: states stay.
+    def _remember(self, heard: Heard, members: Tensor, start: Tensor | None = None) -> Tensor:
+        """Run the GRUs: states ``(time, modality, case · batch, hidden)``.
+
+        A GRU knows two cases, its modality being in a subset or not; each that occurs is run once.
+        Padding is no input to anyone: states stay.
         """
-        gates, update, shares = heard.gates, heard.seen if self.skip else heard.valid, [members]
+        gates, update = heard.gates, heard.seen if self.skip else heard.valid
         if not members.all():
             absent = torch.zeros_like(update) if self.skip else heard.valid
             gates = torch.cat([gates, torch.zeros_like(gates)], 2)
             update = torch.cat([update, absent], 2)
-            shares.append(~members)
+        states: Tensor = self.memory(gates, update, backward=self.backward, start=start)
+        return states
+
+    def _combine(self, heard: Heard, members: Tensor, memory: Tensor) -> Chain:
+        """Bring to the combiner what the GRUs remember; subsets add up what they consist of."""
+        shares = [members] if members.all() else [members, ~members]
         from_state, from_memory = torch.split(self.combiner.weight, self._combined, 1)[:2]
-        memory = self.memory(gates, update, backward=self.backward)
         weight = from_memory.reshape(-1, len(self.widths), self.model.hidden)
         cases = list(torch.einsum("tmrh,omh->tmro", memory, weight).chunk(len(shares), 2))
         if heard.direct is not None:
@@ -236,5 +296,4 @@ class Recurrent(Method):
         for share, case in zip(shares, cases, strict=True):
             context = context + torch.einsum("sm,tmbo->tsbo", share.to(case.dtype), case)
         observed = (members[:, :, None] & heard.seen[:, None]).any(2)
-        beyond = observed.flip(0).cumsum(0).flip(0) == 0
-        return Chain(self.model, self.head, from_state, context, beyond[..., None])
+        return Chain(self.model, self.head, from_state, context, observed[..., None])

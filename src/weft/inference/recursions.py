@@ -176,7 +176,7 @@ def _filter(
     link: Link, factors: Gaussian, particles: Particles, generator: torch.Generator | None
 ) -> Filtered:
     """Messages of one side of time: nothing is known of what is ahead."""
-    future = link.model.prior().expand(*factors.shape)
+    future = link.prior.expand(*factors.shape)
     message = carry(link, factors, future, _seen(link, factors), particles, generator)
     return Filtered(message, message * factors)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -34,7 +35,7 @@ T = TypeVar("T")
 PIECE = 2**17
 """Numbers of particles' states that go through a network at once."""
 
-__all__ = ["Link", "Passage", "Smoothed", "carry", "draw", "fuse", "reference"]
+__all__ = ["Link", "Passage", "Smoothed", "carry", "draw", "fuse", "lead", "reference"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,10 @@ def fuse(past: Gaussian, present: Gaussian, future: Gaussian, prior: Gaussian) -
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """A way along time: a model's network for it, and whether it leads from last step to first."""
+    """A way along time: a model's network for it, and whether it leads from last step to first.
+
+    What scans need of the weights is computed once for each link, so one is made for each pass.
+    """
 
     model: MarkovModel
     network: nn.Module
@@ -78,6 +82,18 @@ class Link:
     def backward(cls, model: MarkovModel) -> Link:
         """Follow ``p(z_t | z_{t+1})``."""
         return cls(model, model.backward_factor, reverse=True)
+
+    @cached_property
+    def prior(self) -> Gaussian:
+        """The model's prior."""
+        return self.model.prior()
+
+    @cached_property
+    def weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Network, prior and bounds as the compiled scan takes them."""
+        assert isinstance(self.network, GatedTransition)
+        prior = torch.stack([self.prior.precision, self.prior.information])
+        return self.network.packed(), prior, self.model.bounds(self.prior)
 
     def order(self, steps: Sequence[T]) -> Sequence[T]:
         """Turn steps of time into steps of the way, or back."""
@@ -120,7 +136,38 @@ def carry(
     particles : Particles
     generator : torch.Generator, optional
     """
-    start = link.model.prior().expand(*factors.shape[1:])
+    start = link.prior.expand(*factors.shape[1:])
+    found = _messages(link, start, factors, future, seen, particles, generator)
+    return found[1:] if link.reverse else found[:-1]
+
+
+def lead(
+    link: Link,
+    state: Gaussian,
+    begun: Tensor,
+    particles: Particles,
+    generator: torch.Generator | None,
+) -> Gaussian:
+    """Carry a state ``(row, latent)`` on by one step: the message that reaches the next.
+
+    It is the prior where ``begun`` ``(row, 1)`` is false.
+    """
+    nothing = Gaussian.empty(state.precision[None])
+    ahead = link.prior.expand(*nothing.shape)
+    found = _messages(link, state, nothing, ahead, begun[None], particles, generator)
+    return found[0 if link.reverse else 1]
+
+
+def _messages(
+    link: Link,
+    start: Gaussian,
+    factors: Gaussian,
+    future: Gaussian,
+    seen: Tensor,
+    particles: Particles,
+    generator: torch.Generator | None,
+) -> Gaussian:
+    """Messages ``(time + 1, …)``, in the order of time: the first is given, the last follows."""
     kernels = _kernels(link, factors)
     points = None
     if kernels and isinstance(particles, RandomParticles):
@@ -132,9 +179,8 @@ def carry(
     else:
         noise = (particles.noise(start.precision, generator) for _ in seen)
         way = reference(link, start, factors, future, seen, noise)
-        return Gaussian.stack(link.order([step.message for step in way]))
-    found = _compiled(kernels, draws, link, start, factors, future, seen, points, states=False)
-    return found[0][1:] if link.reverse else found[0][:-1]
+        return Gaussian.stack(link.order([start, *(step.last for step in way)]))
+    return _compiled(kernels, draws, link, start, factors, future, seen, points, states=False)[0]
 
 
 def draw(
@@ -182,7 +228,7 @@ def reference(
 
     ``noise`` gives ``(particle, …, row, latent)`` for each step, and so are the ``states``.
     """
-    prior = link.model.prior()
+    prior = link.prior
     message = start
     inputs = (factors.unbind(), future.unbind(), seen.unbind())
     for factor, ahead, visible, points in zip(*map(link.order, inputs), noise, strict=True):
@@ -239,7 +285,6 @@ def _compiled(
 ) -> tuple[Gaussian, Gaussian, Tensor]:
     """Run the compiled scan on flattened rows: messages ``(time + 1, …)``, posteriors, states."""
     assert isinstance(link.network, GatedTransition)
-    prior = link.model.prior()
     shape, latent = start.shape, start.shape[-1]
 
     def flat(factor: Gaussian, first: int) -> tuple[Tensor, Tensor]:
@@ -248,9 +293,7 @@ def _compiled(
 
     found = native.scan(
         Way(link.network.hidden, draws, link.reverse, states, kernels),
-        link.network.packed(),
-        torch.stack([prior.precision, prior.information]),
-        link.model.bounds(prior),
+        *link.weights,
         flat(start, 0),
         flat(factors, 1),
         flat(future, 1),

@@ -39,7 +39,9 @@ class GRUs(nn.Module):
         """How one modality's features enter its gates, ``(3 · hidden, features)``."""
         return self._cells[position].weight_ih
 
-    def forward(self, gates: Tensor, update: Tensor, *, backward: bool) -> Tensor:
+    def forward(
+        self, gates: Tensor, update: Tensor, *, backward: bool, start: Tensor | None = None
+    ) -> Tensor:
         """States ``(time, modality, row, hidden)`` after each step, in either direction of time.
 
         Parameters
@@ -50,6 +52,8 @@ class GRUs(nn.Module):
             ``(time, modality, row)``, false where a state stays as it is.
         backward : bool
             Whether to go from the last step to the first.
+        start : Tensor, optional
+            States ``(modality, row, hidden)`` to go on from; the initial ones if not given.
         """
         size = self.hidden
         parts = [2 * size, size]
@@ -61,7 +65,7 @@ class GRUs(nn.Module):
             kept[..., size : 2 * size] = SHUT * ~update[..., None]
             gates = gates + kept
         switches, candidates = (part.unbind() for part in torch.split(gates, parts, -1))
-        state = self.initial[:, None].expand(-1, gates.shape[2], -1)
+        state = self.initial[:, None].expand(-1, gates.shape[2], -1) if start is None else start
         states = [state] * len(gates)
         for t in reversed(range(len(gates))) if backward else range(len(gates)):
             memory, recalled = torch.split(torch.baddbmm(bias, state, weight), parts, -1)
