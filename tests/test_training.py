@@ -337,3 +337,26 @@ def test_metrics_go_to_tensorboard_where_it_is_installed(tmp_path, monkeypatch):
     assert ("loss", 3) in written
     assert ("terms/kl/smooth", 9) in written
     assert written[-1] == "closed"
+
+
+def test_batches_are_augmented_before_all_else():
+    name = DATA.names[0]
+    plain, same = make(), make(augment=lambda data, generator: data)
+    hidden = make(augment=lambda data, generator: data.hide(name))
+    without = make(data=DATA.hide(name))
+    for trainer in (plain, same, hidden, without):
+        trainer.run()
+    assert_same_weights(weights(plain), weights(same))
+    assert_same_weights(weights(hidden), weights(without))
+
+
+def test_every_step_is_augmented_by_a_generator_of_its_own():
+    drawn = []
+
+    def draw(data, generator):
+        drawn.append(float(torch.rand((), generator=generator)))
+        return data
+
+    trainer = make(augment=draw)
+    trainer.run()
+    assert len(set(drawn)) == trainer.steps

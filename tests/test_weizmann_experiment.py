@@ -4,13 +4,20 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from weft.cli import app
 from weft.experiments import weizmann, weizmann_weak
 from weft.experiments.tasks import VIDEO_TASKS
-from weft.experiments.weizmann import BUDGETS, EXPERIMENTS, WeizmannJob, clips_of
+from weft.experiments.weizmann import (
+    BUDGETS,
+    EXPERIMENTS,
+    WeizmannJob,
+    clips_of,
+    move_images,
+)
 
 CLIPS = ("ido_bend", "ido_jack", "eli_bend", "eli_jack", "shahar_bend", "shahar_jack")
 
@@ -57,6 +64,34 @@ def test_some_clips_lose_their_label_only(data):
     assert train.observed_fraction("video") == 1
     assert test.observed_fraction("action") == 1
     assert job.name == "w36-paper-bfvi-0-unlabelled50"
+
+
+def test_images_of_a_sequence_move_together(data):
+    train, _ = clips_of(WeizmannJob("w36", "bfvi", 0, data / "weizmann", data))
+    moved = move_images(train, torch.Generator().manual_seed(0), 3)
+    assert moved.names == train.names
+    assert np.array_equal(moved.columns["action"].values, train.columns["action"].values)
+    ways = set()
+    for i in range(len(train)):
+        found = []
+        for name in ("video", "silhouette"):
+            before, after = train.arrays(name)[i], moved.arrays(name)[i]
+            wide = np.pad(before, ((0, 0), (0, 0), (3, 3), (3, 3)), mode="edge")
+            found.append(
+                {
+                    (top, left, mirror)
+                    for top in range(7)
+                    for left in range(7)
+                    for mirror in (1, -1)
+                    if np.array_equal(
+                        wide[:, :, top : top + 64, left : left + 64][..., ::mirror], after
+                    )
+                }
+            )
+        assert found[0] == found[1]
+        assert len(found[0]) == 1
+        ways |= found[0]
+    assert len(ways) > 1
 
 
 def test_the_experiment_runs_in_small(data, tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ from weft.scaling import Scaling
 from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
 from weft.streaming import Stream
-from weft.training import Trainer, TrainingError
+from weft.training import Augment, Trainer, TrainingError
 
 __all__ = ["FIT", "MDMM", "NotFittedError", "load"]
 
@@ -144,6 +144,7 @@ class MDMM:
         validation: Data | None = None,
         training: TrainingConfig = TrainingConfig(),
         objective: ObjectiveConfig = FIT,
+        augment: Augment | None = None,
         seed: int = 0,
         directory: str | Path | None = None,
         resume: bool = False,
@@ -157,6 +158,9 @@ class MDMM:
             With validation data, the state that does best on them is kept.
         training, objective : TrainingConfig, ObjectiveConfig
             How to train, and what on; the objective's defaults here are `FIT`, not the paper's.
+        augment : callable, optional
+            ``augment(sequences, generator)`` changes the sequences of every training batch, in the
+            model's (standardised) units: shifts, noise, whatever leaves their meaning.
         seed : int
             Same seed, same machine: same weights.
         directory : path, optional
@@ -185,6 +189,7 @@ class MDMM:
                 seed=seed,
                 directory=None if directory is None else Path(directory),
                 watch=watch,
+                augment=augment,
             )
             try:
                 trainer.run(resume=resume)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from weft.randomness import stream
 from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
 
-__all__ = ["CHECKPOINT", "Trainer", "TrainingError"]
+__all__ = ["CHECKPOINT", "Augment", "Trainer", "TrainingError"]
 
 CHECKPOINT = "checkpoint.safetensors"
 DIVERGED = 10.0
@@ -40,8 +40,9 @@ failure, a step's while the state is one to go back to."""
 MOST_HIDDEN = 0.6
 """Largest share of the steps that a polishing step leaves out."""
 
-STEP, ORDER, VALIDATION = range(3)  # keys of the random streams
+STEP, ORDER, VALIDATION, AUGMENT = range(4)  # keys of the random streams
 LOGGER = logging.getLogger("weft")
+Augment: TypeAlias = Callable[[Sequences, torch.Generator], Sequences]
 
 
 class TrainingError(RuntimeError):
@@ -65,6 +66,9 @@ class Trainer:
         Where checkpoints and metrics go; nothing is written without one.
     watch : callable, optional
         Called after every step with the share done and the step's loss.
+    augment : callable, optional
+        Changes the sequences of every batch before anything else is done to them, with a generator
+        of its own, so that more can be learned from them than they show.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Trainer:
         seed: int = 0,
         directory: Path | None = None,
         watch: Callable[[float, Loss], None] | None = None,
+        augment: Augment | None = None,
     ) -> None:
         self.module = module
         self.whole = data
@@ -88,6 +93,7 @@ class Trainer:
         self.seed = seed
         self.directory = directory
         self.watch = watch
+        self.augment = augment
         self.optimizer = _adam(module, config)
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
@@ -148,7 +154,10 @@ class Trainer:
         order = stream(self.seed, ORDER, epoch)
         chosen = source.groups(config.batch_size, generator=order, bucket=config.bucket)
         generator = stream(self.seed, STEP, progress.step)
-        inputs, target = self._pose(source[chosen[progress.position]], generator)
+        data = source[chosen[progress.position]]
+        if self.augment is not None:
+            data = self.augment(data, stream(self.seed, AUGMENT, progress.step))
+        inputs, target = self._pose(data, generator)
         temperature = config.temperature(epoch + progress.position / self.plan[epoch])
         loss, problem = self._loss(inputs, target, generator, temperature)
         norm = torch.tensor(math.nan)

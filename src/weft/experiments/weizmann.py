@@ -85,7 +85,8 @@ EXPERIMENTS = {
 class Budget:
     """A model's size and how it is trained, the same for every method.
 
-    ``weight`` is the multiplier λ of labels; images have 1.
+    ``weight`` is the multiplier λ of labels; images have 1. ``moved`` is how many pixels images are
+    moved at most in training, and mirrored; 0 leaves them alone.
     """
 
     training: TrainingConfig
@@ -94,6 +95,7 @@ class Budget:
     hidden: int = 256
     weight: float = 10.0
     particles: Particles = MonteCarlo(25)
+    moved: int = 0
 
 
 PAPER = Budget(
@@ -159,6 +161,33 @@ def clips_of(job: WeizmannJob) -> tuple[Sequences, Sequences]:
     return train, clips[tested]
 
 
+def move_images(data: Sequences, generator: torch.Generator, most: int) -> Sequences:
+    """Move all images of a sequence by the same few pixels, and mirror every other one.
+
+    What enters at an edge repeats it. Actions mean the same on either side.
+    """
+    count = len(data)
+    moves = torch.randint(-most, most + 1, (count, 2), generator=generator).numpy()
+    mirrored = torch.rand(count, generator=generator).numpy() < 0.5
+    columns = dict(data.columns)
+    for name, column in data.columns.items():
+        if len(column.shape) != 3:
+            continue
+        values = column.values.copy()
+        for first, length, move, mirror in zip(
+            data.starts, data.lengths, moves, mirrored, strict=True
+        ):
+            rows = slice(first, first + length)
+            padding = ((0, 0), (0, 0), (most, most), (most, most))
+            wide = np.pad(values[rows], padding, mode="edge")
+            top, left = most + move
+            side = column.shape[1]
+            moved = wide[:, :, top : top + side, left : left + side]
+            values[rows] = moved[..., ::-1] if mirror else moved
+        columns[name] = replace(column, values=np.where(column.observed, values, 0))
+    return replace(data, columns=columns)
+
+
 def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
     """Fit, going on from a checkpoint if there is one."""
     budget = BUDGETS[job.budget]
@@ -177,6 +206,7 @@ def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
         train,
         training=budget.training,
         objective=budget.objective,
+        augment=partial(move_images, most=budget.moved) if budget.moved else None,
         seed=job.seed,
         directory=directory,
         resume=(directory / CHECKPOINT).exists(),
