@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import xarray as xr
 from hypothesis import given, settings
 
 from weft import DataError, Sequences
@@ -365,3 +366,18 @@ def test_a_column_that_stands_twice_is_refused():
     frame = pd.DataFrame([[1.0, 2.0]], columns=["x", "x"])
     with pytest.raises(DataError, match="'x' twice"):
         Sequences.from_frame(frame)
+
+
+def test_xarray_data_sets_are_read():
+    hours = pd.date_range("2026-03-01", periods=3, freq="1h")
+    grid = xr.Dataset(
+        {"temperature": (("station", "time"), [[1.0, np.nan, 3.0], [4.0, 5.0, np.nan]])},
+        coords={"station": ["north", "south"], "time": hours},
+    )
+    data = Sequences.from_frame(grid, id="station", time="time")
+    assert data.ids == ("north", "south")
+    np.testing.assert_array_equal(
+        data.padded("temperature")[..., 0], [[1.0, np.nan, 3.0], [4.0, 5.0, np.nan]]
+    )
+    again = data.to_frame().set_index(["station", "time"]).to_xarray()
+    assert again["temperature"].equals(grid["temperature"])

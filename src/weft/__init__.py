@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from weft.schedules import TrainingConfig
     from weft.sequences import Sequences
     from weft.streaming import Stream
+    from weft.tables import beyond_frame, predictions_frame
     from weft.training import TrainingError
 
 __version__ = "0.1.0"
@@ -72,9 +73,11 @@ __all__ = [
     "StudentT",
     "TrainingConfig",
     "TrainingError",
+    "beyond_frame",
     "evaluate",
     "infer_modalities",
     "load",
+    "predictions_frame",
 ]
 
 PLACES = {
@@ -111,9 +114,11 @@ PLACES = {
     "StudentT": "weft.likelihoods",
     "TrainingConfig": "weft.schedules",
     "TrainingError": "weft.training",
+    "beyond_frame": "weft.tables",
     "evaluate": "weft.evaluation",
     "infer_modalities": "weft.modality",
     "load": "weft.estimator",
+    "predictions_frame": "weft.tables",
 }
 """Module of every public name."""
 
