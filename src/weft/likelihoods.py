@@ -79,7 +79,7 @@ class Likelihood(ABC):
         """Draw ``(count, …, *shape)`` values given raw output ``(…, outputs)``."""
         seed = int(torch.randint(2**62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):  # distributions only know the global generator
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # and no other device’s
             return self.distribution(raw, shape).sample((count,))
 
     def point(self, mean: Tensor) -> Tensor:
