@@ -25,6 +25,7 @@ LAYERS = [
     ["experiments"],
     ["demo"],
     ["__init__"],
+    ["report"],
     ["cli"],
 ]
 DEPTH = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}

@@ -21,7 +21,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-__all__ = ["FileError", "Stored", "digest", "read_file", "write_file"]
+__all__ = ["FileError", "Stored", "digest", "read_file", "write_file", "write_whole"]
 
 FORMAT = 1
 
@@ -51,6 +51,11 @@ def write_file(
     text = json.dumps({"kind": kind, "format": FORMAT, "header": header}, sort_keys=True)
     content = safetensors.torch.save(whole, {"weft": f"{digest(text, whole)} {text}"})
     path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(content, path)
+
+
+def write_whole(content: bytes, path: Path) -> None:
+    """Write a whole file or none; on any failure the previous file stays."""
     temporary = path.with_name(f".{path.name}.tmp")  # a killed writer's rest is overwritten
     try:
         with temporary.open("wb") as file:

@@ -322,6 +322,45 @@ def evaluate(
 
 
 @spoken
+def report(
+    model: Model,
+    data: Inputs,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the page goes.")] = Path(
+        "report.html"
+    ),
+    log: Annotated[
+        Path | None, typer.Option(help="Folder of the training's metrics; MODEL_log if not given.")
+    ] = None,
+    sequences: Annotated[int, typer.Option(help="How many sequences to draw.", min=1)] = 6,
+    samples: Samples = 100,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page on a model and tables: gaps, curves, sequences, calibration, errors."""
+    fitted, source = _open(model, data, out, table=False)
+    from weft.monitoring import METRICS
+    from weft.report import write_report
+
+    usual = model.with_name(f"{model.stem}_log")
+    write_report(
+        fitted,
+        source,
+        out,
+        log=usual if log is None and (usual / METRICS).is_file() else log,
+        sequences=sequences,
+        samples=samples,
+        seed=seed,
+        title=f"{model.name} and {', '.join(path.name for path in data)}",
+        progress=not as_json,
+    )
+    tell(
+        f"Wrote {out}. Open it in a browser; it needs no network.",
+        {"report": str(out), "sequences": len(source), "steps": source.rows},
+        as_json,
+    )
+
+
+@spoken
 def info(
     model: Annotated[Path | None, typer.Argument(help="A model to describe.")] = None,
     as_json: AsJson = False,
@@ -345,6 +384,7 @@ def register(app: typer.Typer) -> None:
         sample,
         score,
         evaluate,
+        report,
         info,
     ):
         app.command()(command)
@@ -399,9 +439,11 @@ def _load(path: Path) -> MDMM:
     return load(path)
 
 
-def _open(path: Path, data: list[Path], out: Path | None) -> tuple[MDMM, Sequences]:
+def _open(
+    path: Path, data: list[Path], out: Path | None, *, table: bool = True
+) -> tuple[MDMM, Sequences]:
     """The model and its data, once it is clear that the result can be written."""
-    check_output(out)
+    check_output(out, table=table)
     frame = read_frames(data)
     model = _load(path)
     return model, model.read(frame)

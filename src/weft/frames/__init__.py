@@ -2,7 +2,7 @@
 
 from weft.frames.clock import Clock, Step
 from weft.frames.reading import Combine, Contents, Roles, Table, read_table
-from weft.frames.writing import Extra, write_grid, write_rows
+from weft.frames.writing import Extra, column_names, write_grid, write_rows
 
 __all__ = [
     "Clock",
@@ -12,6 +12,7 @@ __all__ = [
     "Roles",
     "Step",
     "Table",
+    "column_names",
     "read_table",
     "write_grid",
     "write_rows",

@@ -15,7 +15,7 @@ import numpy as np
 from weft.columns import Array, Column
 from weft.frames.reading import Table
 
-__all__ = ["Extra", "write_grid", "write_rows"]
+__all__ = ["Extra", "column_names", "write_grid", "write_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +77,11 @@ def _each(
 ) -> Iterator[tuple[str, Column, str, int]]:
     """Modality, column, name of the table's column, and which entry that is."""
     for name, column in columns.items():
-        for j, part in enumerate(_parts(table, name, column)):
+        for j, part in enumerate(column_names(table, name, column)):
             yield name, column, part, j
 
 
-def _parts(table: Table | None, name: str, column: Column) -> tuple[str, ...]:
+def column_names(table: Table | None, name: str, column: Column) -> tuple[str, ...]:
     """Column names of a modality: those it was read from, or its own, numbered if several."""
     if table is not None and name in table.members:
         return table.members[name]
