@@ -13,7 +13,7 @@ from torch import nn
 from tests.verbs import declare, random_data
 from weft import BFVI, Cubature, FileError, Modality, Sequences, TrainingConfig, TrainingError
 from weft.corruption import delete_steps
-from weft.monitoring import METRICS, interruptible
+from weft.monitoring import METRICS, interruptible, progress_bar
 from weft.objective import ObjectiveConfig
 from weft.training import CHECKPOINT, Trainer
 
@@ -360,3 +360,18 @@ def test_every_step_is_augmented_by_a_generator_of_its_own():
     trainer = make(augment=draw)
     trainer.run()
     assert len(set(drawn)) == trainer.steps
+
+
+def test_progress_is_lines_where_there_is_no_terminal(capsys):
+    with progress_bar("fit", shown=True) as update:
+        for step in range(1, 41):
+            update(step / 40, f"step {step}")
+    found = capsys.readouterr()
+    assert not found.out
+    lines = found.err.splitlines()
+    assert lines[0] == "fit 10 %: step 4"
+    assert lines[-1] == "fit 100 %: step 40"
+    assert len(lines) == 10
+    with progress_bar("fit", shown=False) as update:
+        update(1.0, "done")
+    assert not capsys.readouterr().err

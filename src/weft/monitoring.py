@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 __all__ = ["METRICS", "MetricsLog", "interruptible", "progress_bar"]
@@ -92,7 +93,15 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def progress_bar(title: str, shown: bool) -> Iterator[Callable[[float, str], None]]:
-    """Show a bar with the time left; the yielded function takes a share done and a remark."""
+    """Show progress; the yielded function takes a share done and a remark.
+
+    On a terminal this is a bar with the time left, elsewhere a line for every tenth, both on the
+    standard error, which leaves the standard output to results.
+    """
+    console = Console(stderr=True)
+    if shown and not console.is_terminal:
+        yield _lines(title, console)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -102,10 +111,23 @@ def progress_bar(title: str, shown: bool) -> Iterator[Callable[[float, str], Non
         TimeRemainingColumn(),
         TextColumn("{task.fields[remark]}"),
     )
-    with Progress(*columns, disable=not shown) as bar:
+    with Progress(*columns, console=console, disable=not shown) as bar:
         task = bar.add_task(title, total=1.0, remark="")
 
         def update(share: float, remark: str) -> None:
             bar.update(task, completed=share, remark=remark)
 
         yield update
+
+
+def _lines(title: str, console: Console) -> Callable[[float, str], None]:
+    """Print a line whenever another tenth is done."""
+    tenths = 0
+
+    def update(share: float, remark: str) -> None:
+        nonlocal tenths
+        if int(10 * share + 1e-9) > tenths:
+            tenths = int(10 * share + 1e-9)
+            console.print(f"{title} {10 * tenths} %: {remark}", soft_wrap=True, highlight=False)
+
+    return update
