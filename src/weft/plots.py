@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Panel", "Strip", "animate_strips", "plot_spirals", "plot_strips"]
+__all__ = ["Panel", "Strip", "animate_strips", "draw_seeds", "plot_spirals", "plot_strips"]
 
 EDGE = 4.2  # no spiral reaches beyond √2 · 2.75
 RADIUS = 2.448  # in standard deviations: holds 95 % of a Gaussian in the plane
@@ -99,6 +99,15 @@ def _draw(axes: Axes, panel: Panel, truth: Sequences) -> None:
     axes.tick_params(labelsize=7, length=2)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def draw_seeds(
+    axes: Axes, places: Sequence[float], seeds: Sequence[Sequence[float]], label: str
+) -> None:
+    """Draw the mean over seeds as a line, and their range as a band."""
+    line = axes.plot(places, [np.mean(each) for each in seeds], "o-", label=label)
+    low, high = [min(each) for each in seeds], [max(each) for each in seeds]
+    axes.fill_between(places, low, high, color=line[0].get_color(), alpha=0.2, lw=0)
 
 
 @dataclass(frozen=True, eq=False)

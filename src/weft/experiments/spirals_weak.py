@@ -19,6 +19,7 @@ from weft.corruption import delete_between, delete_modalities, delete_steps
 from weft.experiments.runner import run_jobs, write_json
 from weft.experiments.spirals import Size, SpiralsJob, fit_spirals, seeds_of, spirals_of
 from weft.experiments.tasks import squared_distance
+from weft.plots import draw_seeds
 from weft.randomness import stream
 from weft.sequences import Sequences
 
@@ -98,11 +99,7 @@ def draw_weak(summary: Mapping[str, Any]) -> Figure:
                 levels = conditions.get(condition, {})
                 shares = [100 * float(level) for level in levels]
                 seeds = [entry["seeds"] for entry in levels.values()]
-                line = axis.plot(
-                    shares, [np.mean(each) for each in seeds], "o-", label=f"{method} ({preset})"
-                )
-                low, high = [min(each) for each in seeds], [max(each) for each in seeds]
-                axis.fill_between(shares, low, high, color=line[0].get_color(), alpha=0.2, lw=0)
+                draw_seeds(axis, shares, seeds, f"{method} ({preset})")
         axis.set(title=title, xlabel="missing in training, %", yscale="log")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("squared distance per step")

@@ -13,6 +13,7 @@ import numpy as np
 
 from weft.experiments.runner import run_jobs, write_json
 from weft.experiments.weizmann import EXPERIMENTS, WeizmannJob, run_weizmann
+from weft.plots import draw_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,9 +54,7 @@ def draw(summary: Mapping[str, Any]) -> Figure:
         for method, levels in methods.items():
             shares = [100 * float(level) for level in levels]
             seeds = [entry["seeds"] for entry in levels.values()]
-            line = axis.plot(shares, [np.mean(each) for each in seeds], "o-", label=method)
-            low, high = [min(each) for each in seeds], [max(each) for each in seeds]
-            axis.fill_between(shares, low, high, color=line[0].get_color(), alpha=0.2, lw=0)
+            draw_seeds(axis, shares, seeds, method)
         axis.set(
             title=EXPERIMENTS[experiment].title,
             xlabel="training clips without their action, %",
