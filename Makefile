@@ -1,9 +1,9 @@
-# `make demo` and `make test` need only Python ≥ 3.11 and make; they build their own environment.
+# `make demo`, `make test` and `make docs` need only Python ≥ 3.11 and make; they build their own environment.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint format evidence bench stability particles clean
+.PHONY: demo test docs lint format evidence bench stability particles clean
 .DEFAULT_GOAL := demo
 PLAIN := exactness invariances finiteness objective textbook training estimator stream learning
 
@@ -31,6 +31,13 @@ format: $(VENV)/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+$(VENV)/docs: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean
+
 evidence: $(VENV)/ready
 	$(BIN)/python -m benchmarks.learning
 
@@ -44,4 +51,4 @@ particles: $(VENV)/ready
 	$(BIN)/python -m benchmarks.particles
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import pandas as pd
 import pytest
 import safetensors.torch
 import torch
@@ -31,6 +32,15 @@ def test_files_hold_what_was_written(tmp_path):
     assert stored.header == {"n": 1, "name": "ß"}
     for name, tensor in TENSORS.items():
         assert torch.equal(stored.tensors[name], tensor)
+
+
+def test_columns_keep_their_order(tmp_path):
+    """Tables of a loaded model come out like those of the one that was saved."""
+    frame = pd.DataFrame({"z": [1.0, 2.0, 4.0], "a": [0.5, None, 0.1]})
+    data = weft.Sequences.from_frame(frame)
+    model = MDMM(weft.infer_modalities(data), latent=2, hidden=4)
+    model.fit(data, training=TrainingConfig(epochs=1), progress=False).save(tmp_path / "m.weft")
+    assert weft.load(tmp_path / "m.weft").read(frame).names == ("z", "a")
 
 
 @pytest.mark.parametrize("keep", [0, 5, 50, 200, -1])

@@ -48,7 +48,7 @@ def write_file(
 ) -> None:
     """Write a file in one step; on any failure the previous file stays."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    text = json.dumps({"kind": kind, "format": FORMAT, "header": header}, sort_keys=True)
+    text = json.dumps({"kind": kind, "format": FORMAT, "header": header})
     content = safetensors.torch.save(whole, {"weft": f"{digest(text, whole)} {text}"})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(content, path)
