@@ -130,6 +130,10 @@ def test_info_describes_a_model(place):
     found = weft("info", place / "ward.weft")
     assert "2 latent" in found.stdout
     assert "id='patient'" in found.stdout
+    facts = json.loads(weft("info", place / "ward.weft", "--json").stdout)
+    assert facts["latent"] == 2
+    assert facts["table"]["time"] == "hour"
+    assert json.loads(weft("info", "--json").stdout)["threads"] >= 1
 
 
 def test_a_spec_says_it_all_and_flags_win(tmp_path):

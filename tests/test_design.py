@@ -23,9 +23,8 @@ LAYERS = [
     ["estimator"],
     ["imputer"],
     ["experiments"],
-    ["demo"],
+    ["demo", "report"],
     ["__init__"],
-    ["report"],
     ["cli"],
 ]
 DEPTH = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}

@@ -11,7 +11,17 @@ from torch import nn
 
 import weft
 from tests.verbs import declare, random_data
-from weft import MDMM, FileError, Modality, StudentT, TrainingConfig, persistence
+from weft import (
+    MDMM,
+    Antithetic,
+    Cubature,
+    FileError,
+    Modality,
+    MonteCarlo,
+    StudentT,
+    TrainingConfig,
+    persistence,
+)
 from weft.persistence import read_file, write_file
 
 ONE_EPOCH = TrainingConfig(epochs=1, batch_size=5)
@@ -174,3 +184,12 @@ def test_a_model_is_never_pickled(tmp_path):
     content = (tmp_path / "m.weft").read_bytes()
     assert b"pickle" not in content
     assert content[8:9] == b"{"
+
+
+@pytest.mark.parametrize("particles", [Cubature(), MonteCarlo(7), Antithetic(6)])
+def test_settings_of_inference_are_kept(tmp_path, particles):
+    model = MDMM([Modality("x")], latent=2, hidden=4, particles=particles, refine=1)
+    model.fit({"x": [[0.0, 1.0, 2.0]]}, training=ONE_EPOCH, progress=False)
+    model.save(tmp_path / "m.weft")
+    again = weft.load(tmp_path / "m.weft")
+    assert (again.particles, again.refine) == (particles, 1)

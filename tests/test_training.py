@@ -375,3 +375,9 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys):
     with progress_bar("fit", shown=False) as update:
         update(1.0, "done")
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 4), (12, 4), (60, 10), (600, 100), (10_000, 100)])
+def test_batches_suit_the_number_of_sequences(count, size):
+    assert TrainingConfig().batch(count) == size
+    assert TrainingConfig(batch_size=7).batch(count) == 7

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from weft.particles import Antithetic, Cubature, MonteCarlo, Particles
     from weft.persistence import FileError
     from weft.prediction import Prediction
+    from weft.report import write_report
     from weft.results import Inference, Posterior, Sampled
     from weft.schedules import TrainingConfig
     from weft.sequences import Sequences
@@ -78,6 +79,7 @@ __all__ = [
     "infer_modalities",
     "load",
     "predictions_frame",
+    "write_report",
 ]
 
 PLACES = {
@@ -119,6 +121,7 @@ PLACES = {
     "infer_modalities": "weft.modality",
     "load": "weft.estimator",
     "predictions_frame": "weft.tables",
+    "write_report": "weft.report",
 }
 """Module of every public name."""
 

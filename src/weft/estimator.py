@@ -34,7 +34,7 @@ from weft.prediction import (
     importance_bound,
 )
 from weft.randomness import stream
-from weft.records import read_model, write_model
+from weft.records import Usage, read_model, write_model
 from weft.results import Inference, Posterior, Sampled
 from weft.scaling import Scaling
 from weft.schedules import TrainingConfig
@@ -374,7 +374,8 @@ class MDMM:
 
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file (safetensors and JSON, no code)."""
-        write_model(Path(path), self.module, self._fitted(), self.modalities, self.roles)
+        usage = Usage(self.particles, self.refine, self.roles)
+        write_model(Path(path), self.module, self._fitted(), self.modalities, usage)
 
     # Ways in
 
@@ -506,9 +507,17 @@ def load(path: str | Path, modalities: Sequence[Modality] | None = None) -> MDMM
     the file says which they were.
     """
     record = read_model(Path(path), modalities)
-    model = MDMM(record.modalities, record.latent, record.hidden, inference=record.inference)
+    usage = record.usage
+    model = MDMM(
+        record.modalities,
+        record.latent,
+        record.hidden,
+        inference=record.inference,
+        particles=usage.particles,
+        refine=usage.refine,
+    )
     model._module.load_state_dict(record.weights)
-    model._scaling, model.roles = record.scaling, record.roles
+    model._scaling, model.roles = record.scaling, usage.roles
     return model
 
 

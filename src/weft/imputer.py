@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -90,13 +89,7 @@ class Imputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         self.model_ = MDMM(infer_modalities(data), self.latent, self.hidden)
         training = self.training or TrainingConfig()
-        batch_size = max(min(training.batch_size, len(data)), 1)
-        self.model_.fit(
-            data,
-            training=replace(training, batch_size=batch_size),
-            seed=self.seed,
-            progress=False,
-        )
+        self.model_.fit(data, training=training, seed=self.seed, progress=False)
         self.n_features_in_ = X.shape[1]
         if not isinstance(X, np.ndarray):
             self.feature_names_in_ = np.array([str(name) for name in X.columns], object)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from weft.frames import Roles
 from weft.inference import METHODS, Method
 from weft.likelihoods import Likelihood
 from weft.modality import Modality
+from weft.particles import Antithetic, Cubature, MonteCarlo, Particles
 from weft.persistence import FileError, digest, read_file, write_file
 from weft.scaling import Scale, Scaling
 
-__all__ = ["ModelRecord", "fingerprint", "read_model", "write_model"]
+__all__ = ["ModelRecord", "Usage", "fingerprint", "read_model", "write_model"]
 
 KIND = "model"
 
@@ -34,20 +35,33 @@ class ModelRecord:
     hidden: int
     scaling: Scaling
     weights: dict[str, Tensor]
-    roles: Roles | None
+    usage: Usage
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How a model is used, which its weights do not say.
+
+    ``particles`` and ``refine`` are settings of inference, ``roles`` say how its table was read if
+    there was one.
+    """
+
+    particles: Particles = Cubature()
+    refine: int = 0
+    roles: Roles | None = None
 
 
 def write_model(
-    path: Path,
-    module: Method,
-    scaling: Scaling,
-    modalities: Sequence[Modality],
-    roles: Roles | None,
+    path: Path, module: Method, scaling: Scaling, modalities: Sequence[Modality], usage: Usage
 ) -> None:
-    """Write a fitted module to one file, with how its table was read if there was one."""
+    """Write a fitted module to one file."""
     header, tensors = _contents(module, scaling, modalities)
-    table = None if roles is None else asdict(roles)
-    write_file(path, KIND, {**header, "table": table}, tensors)
+    more = {
+        "table": None if usage.roles is None else asdict(usage.roles),
+        "refine": usage.refine,
+        "particles": {"class": type(usage.particles).__name__, "settings": vars(usage.particles)},
+    }
+    write_file(path, KIND, {**header, **more}, tensors)
 
 
 def fingerprint(module: Method, scaling: Scaling, modalities: Sequence[Modality]) -> str:
@@ -97,8 +111,18 @@ def read_model(path: Path, declared: Sequence[Modality] | None) -> ModelRecord:
         stored.header["hidden"],
         scaling,
         stored.group("weights"),
-        None if stored.header.get("table") is None else Roles(**stored.header["table"]),
+        _usage(stored.header),
     )
+
+
+def _usage(header: Mapping[str, Any]) -> Usage:
+    """Settings of inference; those of the user's own making, and old files, have the default."""
+    table, written = header.get("table"), header.get("particles", {})
+    usage = Usage(refine=header.get("refine", 0), roles=None if table is None else Roles(**table))
+    known = {kind.__name__: kind for kind in (Antithetic, Cubature, MonteCarlo)}
+    if written.get("class") in known:
+        usage = replace(usage, particles=known[written["class"]](**written["settings"]))
+    return usage
 
 
 def _describe(modality: Modality) -> dict[str, Any]:

@@ -16,7 +16,10 @@ class TrainingConfig:
 
     Attributes
     ----------
-    epochs, batch_size : int
+    epochs : int
+    batch_size : int, optional
+        Sequences (or segments) per step. Not given: as many as make six steps of an epoch, from 4
+        to 100.
     learning_rate, weight_decay : float
         Of Adam; the decay is added to the gradient, as in the paper.
     warmup, final_rate : float
@@ -54,7 +57,7 @@ class TrainingConfig:
     """
 
     epochs: int = 100
-    batch_size: int = 100
+    batch_size: int | None = None
     learning_rate: float = 0.01
     weight_decay: float = 1e-4
     warmup: float = 0.02
@@ -70,6 +73,10 @@ class TrainingConfig:
     patience: int | None = None
     hide: float = 0.25
     most_failures: int = 10
+
+    def batch(self, count: int) -> int:
+        """Size of the batches that so many sequences are cut into."""
+        return self.batch_size or min(max(math.ceil(count / 6), 4), 100)
 
     def rate(self, step: int, steps: int) -> float:
         """Learning rate of a step out of so many."""

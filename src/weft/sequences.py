@@ -145,7 +145,7 @@ class Sequences:
         >>> frame = pd.DataFrame({"t": [0, 1, 3], "pulse": [70.0, None, 75.0],
         ...                       "state": ["rest", "rest", None]})
         >>> Sequences.from_frame(frame, time="t", step=1)
-        Sequences(1 sequences, 4 steps, pulse (1,) 50% observed, state 1 categories 50% observed)
+        Sequences(1 sequence, 4 steps, pulse (1,) 50% observed, state 1 categories 50% observed)
         """
         roles = Roles(id, time, variable, value, modalities, step, combine, dict(categories or {}))
         return cls.from_contents(read_table(frame, roles))
@@ -243,7 +243,7 @@ class Sequences:
     def __repr__(self) -> str:
         low, high = self.lengths.min(), self.lengths.max()
         steps = f"{low} steps" if low == high else f"{low} to {high} steps"
-        parts = [f"{len(self)} sequences", steps]
+        parts = ["1 sequence" if len(self) == 1 else f"{len(self)} sequences", steps]
         for name, column in self.columns.items():
             kind = (
                 column.shape

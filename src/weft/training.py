@@ -98,10 +98,8 @@ class Trainer:
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
         self.good = self._copy_state()
-        self.plan = [
-            math.ceil(len(self._source(epoch)) / config.batch_size)
-            for epoch in range(config.epochs)
-        ]
+        counts = [len(self._source(epoch)) for epoch in range(config.epochs)]
+        self.plan = [math.ceil(count / config.batch(count)) for count in counts]
         self.steps = sum(self.plan)
 
     def run(self, *, resume: bool = False) -> list[Epoch]:
@@ -152,7 +150,7 @@ class Trainer:
         progress, config, epoch = self.progress, self.config, self.progress.epoch
         source = self._source(epoch)
         order = stream(self.seed, ORDER, epoch)
-        chosen = source.groups(config.batch_size, generator=order, bucket=config.bucket)
+        chosen = source.groups(config.batch(len(source)), generator=order, bucket=config.bucket)
         generator = stream(self.seed, STEP, progress.step)
         data = source[chosen[progress.position]]
         if self.augment is not None:
@@ -317,7 +315,8 @@ class Trainer:
         generator = stream(self.seed, VALIDATION)
         hidden = delete_steps(self.validation, self.config.hide, generator)
         total = 0.0
-        for group in self.validation.groups(self.config.batch_size, bucket=True):
+        size = self.config.batch(len(self.validation))
+        for group in self.validation.groups(size, bucket=True):
             target = self.validation[group]
             loss, problem = self._loss(hidden[group], target, generator, Temperature())
             total += math.inf if problem else loss.total.item() * target.rows

@@ -19,7 +19,7 @@ TABLE = ("id", "time", "step", "combine", "variable", "value")
 MODEL = ("latent", "hidden", "inference", "seed")
 SECTIONS = ("table", "model", "modalities", "training")
 DECLARED = ("columns", "categories", "likelihood", "weight")
-LONG, PIECE, STEPS = 400, 200, 20
+LONG, PIECE = 400, 200
 
 
 @dataclass(frozen=True)
@@ -122,15 +122,12 @@ def declare(spec: Spec, data: Sequences) -> list[Modality]:
 
 
 def plan_training(spec: Spec, data: Sequences) -> TrainingConfig:
-    """Settings that suit the amount of data: long sequences in pieces, enough steps per epoch."""
+    """Settings that suit the data: long sequences are learned in pieces."""
     from weft.schedules import TrainingConfig
 
     config = TrainingConfig()
-    longest = int(data.lengths.max())
-    if longest > LONG:
+    if data.lengths.max() > LONG:
         config = replace(config, segment=PIECE)
-    pieces = len(data.segments(config.segment)) if config.segment else len(data)
-    config = replace(config, batch_size=int(min(max(pieces // STEPS, 4), config.batch_size)))
     try:
         return replace(config, **spec.training)
     except TypeError as error:

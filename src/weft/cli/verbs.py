@@ -366,8 +366,8 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Say which versions are installed and how the recursions run here, or what a model is."""
-    facts = _about_here() if model is None else _about_model(_load(model), model)
-    tell("\n".join(str(line) for line in facts.values()), facts, as_json)
+    text, facts = _about_here() if model is None else _about_model(_load(model), model)
+    tell(text, facts, as_json)
 
 
 def register(app: typer.Typer) -> None:
@@ -403,7 +403,7 @@ def describe_scan(kernels: tuple[str, ...], active: str | None) -> str:
     )
 
 
-def _about_here() -> dict[str, Any]:
+def _about_here() -> tuple[str, dict[str, Any]]:
     import platform
 
     import torch
@@ -411,26 +411,44 @@ def _about_here() -> dict[str, Any]:
     import weft
     from weft.inference import native
 
-    return {
-        "weft": f"weft {weft.__version__}, Python {platform.python_version()}, "
-        f"{platform.machine()}",
-        "torch": f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads",
-        "scan": describe_scan(native.KERNELS, native.active()),
+    facts = {
+        "weft": weft.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "scan": native.active(),
+        "scans": list(native.KERNELS),
     }
+    lines = [
+        f"weft {facts['weft']}, Python {facts['python']}, {facts['machine']}",
+        f"PyTorch {facts['torch']}, {facts['threads']} threads",
+        describe_scan(native.KERNELS, native.active()),
+    ]
+    return "\n".join(lines), facts
 
 
-def _about_model(model: MDMM, path: Path) -> dict[str, Any]:
-    count = sum(parameter.numel() for parameter in model.module.parameters())
-    facts: dict[str, Any] = {
-        "model": f"{path}: {model.inference}, {model.latent} latent and {model.hidden} hidden "
-        f"dimensions, {count:,} parameters",
+def _about_model(model: MDMM, path: Path) -> tuple[str, dict[str, Any]]:
+    roles = {} if model.roles is None else vars(model.roles)
+    table = {name: value for name, value in roles.items() if value and name != "categories"}
+    facts = {
+        "model": str(path),
+        "inference": model.inference,
+        "latent": model.latent,
+        "hidden": model.hidden,
+        "parameters": sum(parameter.numel() for parameter in model.module.parameters()),
+        "modalities": [str(modality) for modality in model.modalities],
+        "table": table,
     }
-    for modality in model.modalities:
-        facts[modality.name] = f"  {modality}"
-    if model.roles is not None:
-        roles = {n: v for n, v in vars(model.roles).items() if v and n != "categories"}
-        facts["table"] = "Tables are read with " + ", ".join(f"{n}={v!r}" for n, v in roles.items())
-    return facts
+    lines = [
+        f"{path}: {model.inference}, {model.latent} latent and {model.hidden} hidden dimensions, "
+        f"{facts['parameters']:,} parameters",
+        *(f"  {modality}" for modality in model.modalities),
+    ]
+    if table:
+        named = ", ".join(f"{name}={value!r}" for name, value in table.items())
+        lines.append(f"Tables are read with {named}")
+    return "\n".join(lines), facts
 
 
 def _load(path: Path) -> MDMM:

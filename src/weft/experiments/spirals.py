@@ -64,7 +64,13 @@ class Preset:
 
 PAPER = Preset(
     TrainingConfig(
-        epochs=500, learning_rate=0.02, warmup=0.0, final_rate=1.0, anneal=0.2, polish=0.0
+        epochs=500,
+        batch_size=100,
+        learning_rate=0.02,
+        warmup=0.0,
+        final_rate=1.0,
+        anneal=0.2,
+        polish=0.0,
     ),
     ObjectiveConfig(),
     MonteCarlo(200),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import weft
 from weft.estimator import MDMM
 from weft.monitoring import progress_bar
 from weft.persistence import write_whole
@@ -103,7 +103,7 @@ def build_report(
         "be trusted."
     )
     footer = (
-        f"weft {weft.__version__}, seed {seed}, {counted(samples, 'sample')} per prediction. "
+        f"weft {version('weft')}, seed {seed}, {counted(samples, 'sample')} per prediction. "
         "This page is one file and loads nothing."
     )
     return page(title, lead, parts, footer)
