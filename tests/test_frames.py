@@ -84,7 +84,7 @@ def tables(draw):
 
 
 @every_library
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(columns=tables(), step=st.booleans())
 def test_a_table_comes_back_as_it_was(library, columns, step):
     frame = table(library, columns)
@@ -104,7 +104,7 @@ def test_a_table_comes_back_as_it_was(library, columns, step):
 
 
 @every_library
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(columns=tables())
 def test_a_long_table_comes_back_as_it_was(library, columns):
     rows = range(len(columns["who"]))

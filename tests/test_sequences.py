@@ -4,6 +4,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -552,3 +553,26 @@ def test_numbers_beyond_the_precision_are_refused_by_name():
     with pytest.raises(DataError, match=r"'x' holds numbers too large for torch\.float32"):
         data.batch()
     assert data.batch(dtype=torch.float64).values["x"].max() == 1e39
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(None, None), (0, 2), (1, None), (None, -1), (-2, None), (-2, -1), (1, 99)]
+)
+def test_cropping_is_slicing_every_sequence(start, stop):
+    data = Sequences.from_arrays({"x": [[1.0, 2.0, 3.0], [4.0, np.nan]], "k": [[*"abc"], [*"ab"]]})
+    found = data.crop(start, stop)
+    for name in data.names:
+        for before, after in zip(data.arrays(name), found.arrays(name), strict=True):
+            np.testing.assert_array_equal(before[start:stop], after)
+    assert found.ids == data.ids
+
+
+def test_cropping_leaves_something_of_every_sequence():
+    data = Sequences.from_arrays({"x": [[1.0, 2.0, 3.0], [4.0]]}, ids=["long", "short"])
+    with pytest.raises(DataError, match="Nothing is left of sequence 'short' between steps 1"):
+        data.crop(1)
+
+
+def test_a_cropped_table_goes_back_into_its_rows():
+    frame = pd.DataFrame({"t": [2, 0, 1], "x": [3.0, 1.0, 2.0]})
+    assert Sequences.from_frame(frame, time="t").crop(1).to_frame()["t"].tolist() == [2, 1]

@@ -300,6 +300,29 @@ class Sequences:
         ids = tuple(f"{name}[{start}:{start + steps}]" for name, start, steps in pieces)
         return replace(self, lengths=np.array([steps for *_, steps in pieces]), ids=_unique(ids))
 
+    def crop(self, start: int | None = None, stop: int | None = None) -> Sequences:
+        """Keep the steps from ``start`` to ``stop`` of every sequence, counted as slices count.
+
+        ``data.crop(stop=-8)`` leaves the last eight out, ``data.crop(-8)`` all others.
+        """
+        step, lengths = self.step_of_row, self.lengths[self.sequence_of_row]
+        first, last = (
+            default if bound is None else np.where(bound < 0, bound + lengths, bound)
+            for bound, default in ((start, 0), (stop, lengths))
+        )
+        inside = (step >= first) & (step < last)
+        left = np.bincount(self.sequence_of_row[inside], minlength=len(self))
+        if not left.all():
+            name = self.ids[int(np.argmin(left))]
+            raise DataError(
+                f"Nothing is left of sequence {name!r} between steps {start} and {stop}. Keep "
+                "more, or drop the sequence."
+            )
+        rows = np.flatnonzero(inside)
+        columns = {name: column.take(rows) for name, column in self.columns.items()}
+        cells = None if self.cells is None else self.cells[rows]
+        return Sequences(columns, left, self.ids, self.table, cells)
+
     def extend(self, before: int = 0, after: int = 0) -> Sequences:
         """Add steps at which nothing is observed to both ends of every sequence."""
         lengths = self.lengths + before + after
