@@ -345,6 +345,14 @@ def test_a_full_disk_leaves_what_was_there(place, tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["filled.csv"]
 
 
+def test_a_folder_that_may_not_be_written_to_is_named(place, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    table = place / "ward.csv"
+    for words in (["impute", place / "ward.weft", table, "-o", tmp_path / "f.csv"], ["fit", table]):
+        assert_one_sentence(weft(*words), "Nothing may be written to the folder")
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_interruption_is_no_traceback(place, monkeypatch):
     def stop(*args, **kwargs):
         raise KeyboardInterrupt
