@@ -1,6 +1,7 @@
 """The verbs on tables: what goes in comes out, and what is wrong is one sentence."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -346,7 +347,7 @@ def test_a_full_disk_leaves_what_was_there(place, tmp_path, monkeypatch):
 
 
 def test_a_folder_that_may_not_be_written_to_is_named(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("os.access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     table = place / "ward.csv"
     for words in (["impute", place / "ward.weft", table, "-o", tmp_path / "f.csv"], ["fit", table]):
         assert_one_sentence(weft(*words), "Nothing may be written to the folder")
