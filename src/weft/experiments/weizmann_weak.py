@@ -72,7 +72,7 @@ def reproduce_weizmann_weak(
     *,
     experiments: Sequence[str] = ("w90",),
     methods: Sequence[str] = ("bfvi", "b-mask-direct"),
-    budget: str = "paper",
+    budget: str = "short",
     seeds: int = 1,
     levels: Sequence[float] = LEVELS,
     processes: int | None = None,
