@@ -102,7 +102,12 @@ def draw_weak(summary: Mapping[str, Any]) -> Figure:
                 draw_seeds(axis, shares, seeds, f"{method} ({preset})")
         axis.set(title=title, xlabel="missing in training, %", yscale="log")
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("squared distance per step")
+    ticks = [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]
+    axes[0].set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes[0].minorticks_off()
+    lowest = min(min(line.get_ydata()) for line in axes[0].lines + axes[1].lines)
+    axes[0].set_ylim(bottom=0.7 * lowest)
+    axes[0].set_ylabel("squared distance per step\n(line: mean of the seeds, band: their range)")
     axes[0].legend(frameon=False)
     return figure
 
