@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from weft.columns import Array, DataError, listing
+from weft.persistence import write_whole
 from weft.sequences import Sequences
 
 __all__ = ["ACTIONS", "PERSONS", "Window", "read_prepared", "read_weizmann"]
@@ -315,14 +316,7 @@ def _arrays(file: Path) -> dict[str, Array]:
 
 
 def _write_cache(file: Path, settings: str, kept: Mapping[str, Array]) -> None:
-    """Write a whole file or none."""
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, settings=np.array(settings), **dict(kept))
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            np.savez_compressed(
-                stream, allow_pickle=False, settings=np.array(settings), **dict(kept)
-            )
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(content.getvalue(), file)

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from weft.monitoring import progress_bar
+from weft.persistence import write_whole
 
 __all__ = ["Job", "run_jobs", "write_json"]
 
@@ -69,7 +70,6 @@ def run_jobs(
 
 def write_json(path: Path, content: Any) -> None:
     """Write a whole file or none."""
+    text = json.dumps(content, indent=1) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    temporary.replace(path)
+    write_whole(text.encode(), path)

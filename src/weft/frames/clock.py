@@ -78,7 +78,7 @@ class Clock:
         """A time as a user reads it."""
         if self.numbers:
             return f"{tick:g}"
-        return str(np.datetime64(int(tick), "ns")).removesuffix("000").rstrip("0").rstrip(".")
+        return str(np.datetime64(int(tick), "ns")).rstrip("0").rstrip(".")
 
     def series(self, name: str, ticks: Array, like: Any) -> Any:
         """Times as a series of the kind they were read from."""

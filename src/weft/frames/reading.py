@@ -257,7 +257,7 @@ def _entries(
     found = {}
     for part in wanted:
         rows = np.flatnonzero(variables == part)
-        read = _read_entries(values.gather_every(1).filter((variables == part).tolist()), part)
+        read = _read_entries(values.filter((variables == part).tolist()), part)
         found[part] = _Entries(rows[read.rows], read.values)
     return found, members
 
