@@ -4,7 +4,7 @@ from typer.testing import CliRunner
 
 import weft
 from weft.cli import app
-from weft.cli.verbs import describe_scan
+from weft.cli.about import describe_scan
 from weft.inference import native
 
 

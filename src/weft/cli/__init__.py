@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from weft.cli import experiments, verbs
+from weft.cli.about import info
+from weft.cli.experiments import demo, reproduce
+from weft.cli.fitting import fit
+from weft.cli.verbs import VERBS
 
 __all__ = ["app"]
 
@@ -13,6 +16,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-verbs.register(app)
-app.command()(experiments.demo)
-app.add_typer(experiments.reproduce, name="reproduce")
+for command in (fit, *VERBS, info, demo):
+    app.command()(command)
+app.add_typer(reproduce, name="reproduce")

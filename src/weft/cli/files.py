@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check_output", "read_frame", "read_frames", "write_bytes", "write_frame"]
+__all__ = ["check_output", "read_frame", "read_frames", "write_frame"]
 
 NOTHING = ["", "NA", "N/A", "NaN", "nan", "null", "None"]
 SUFFIXES = (".csv", ".tsv", ".parquet", ".arrow", ".feather")
@@ -72,16 +72,6 @@ def write_frame(frame: Any, path: Path | None) -> None:
             f"{path} cannot be written ({str(error).splitlines()[0]}). What was there before is "
             "still there; make room, or choose another path."
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_bytes(content: bytes, path: Path) -> None:
-    """Write a whole file or none."""
-    temporary = _beside(path)
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

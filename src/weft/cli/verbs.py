@@ -1,13 +1,13 @@
-"""Fit a model to tables, and use it: a table in, a table out."""
+"""Use a fitted model: a table in, a table out."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.files import check_output, read_frames, write_bytes, write_frame
+from weft.cli.files import check_output, read_frames, write_frame
 from weft.cli.messages import spoken, tell
 from weft.cli.options import (
     AsJson,
@@ -22,110 +22,13 @@ from weft.cli.options import (
     Std,
     Steps,
 )
-from weft.cli.spec import declare, plan_training, read_spec
 
 if TYPE_CHECKING:
     from weft.estimator import MDMM
     from weft.prediction import Prediction
     from weft.sequences import Sequences
 
-__all__ = ["register"]
-
-
-@spoken
-def fit(
-    data: Inputs,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the model goes.")] = Path(
-        "model.weft"
-    ),
-    spec: Annotated[Path | None, typer.Option(help="A TOML file; flags win over it.")] = None,
-    id: Annotated[str | None, typer.Option(help="Column that names the sequence.")] = None,
-    time: Annotated[str | None, typer.Option(help="Column of times.")] = None,
-    step: Annotated[str | None, typer.Option(help="Lay times on a grid: 1h, 30s, 0.5 …")] = None,
-    combine: Annotated[
-        str | None, typer.Option(help="Several values in a cell: mean, last, first, min, max, sum.")
-    ] = None,
-    variable: Annotated[str | None, typer.Option(help="Long table: column of names.")] = None,
-    value: Annotated[str | None, typer.Option(help="Long table: column of values.")] = None,
-    modality: Annotated[
-        list[str] | None,
-        typer.Option("--modality", "-m", help="name=column or name=column,column,…; repeatable."),
-    ] = None,
-    validation: Annotated[
-        Path | None, typer.Option(help="A table that decides which state is kept.")
-    ] = None,
-    latent: Annotated[int | None, typer.Option(help="Width of the state.", min=1)] = None,
-    hidden: Annotated[int | None, typer.Option(help="Width of hidden layers.", min=1)] = None,
-    inference: Annotated[str | None, typer.Option(help="bfvi, or a recurrent method.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.", min=1)] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of Adam.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same numbers.")] = None,
-    log: Annotated[
-        Path | None, typer.Option(help="Folder of checkpoint, metrics and curves.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoint in the log.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Learn a model from incomplete tables.
-
-    Every column that is not the id or the time is a modality of its own, unless --modality groups
-    them: numbers as they are, text as labels, empty cells as gaps.
-    """
-    check_output(out, table=False)
-    wanted = read_spec(spec).override(
-        {
-            "id": id,
-            "time": time,
-            "step": _number_or_text(step),
-            "combine": combine,
-            "variable": variable,
-            "value": value,
-        },
-        {"latent": latent, "hidden": hidden, "inference": inference, "seed": seed},
-        modality or [],
-        {"epochs": epochs, "learning_rate": learning_rate},
-    )
-    frame = read_frames(data)
-    from weft.estimator import MDMM
-
-    train = wanted.read(frame)
-    held_out = None if validation is None else wanted.read(read_frames([validation]))
-    modalities = declare(wanted, train)
-    training = plan_training(wanted, train)
-    if not as_json:
-        typer.echo(f"{train!r}")
-        for each in modalities:
-            typer.echo(f"  {each}")
-    settings = dict(wanted.model)
-    number = int(settings.pop("seed", 0))
-    model = MDMM(modalities, **settings)
-    folder = log or out.with_name(f"{out.stem}_log")
-    model.fit(
-        train,
-        validation=held_out,
-        training=training,
-        seed=number,
-        directory=folder,
-        resume=resume,
-        progress=not as_json,
-    )
-    model.save(out)
-    _draw_curves(model, folder)
-    last = model.history[-1]
-    tell(
-        f"Loss {last.loss:.3f} per step after {last.epoch} epochs. Wrote {out}; metrics and curves "
-        f"are in {folder}. Next: weft impute {out} {data[0]} -o filled.csv",
-        {
-            "model": str(out),
-            "log": str(folder),
-            "loss": last.loss,
-            "epochs": last.epoch,
-            "modalities": [str(each) for each in modalities],
-        },
-        as_json,
-    )
+__all__ = ["VERBS"]
 
 
 @spoken
@@ -360,95 +263,20 @@ def report(
     )
 
 
-@spoken
-def info(
-    model: Annotated[Path | None, typer.Argument(help="A model to describe.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say which versions are installed and how the recursions run here, or what a model is."""
-    text, facts = _about_here() if model is None else _about_model(_load(model), model)
-    tell(text, facts, as_json)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs to an app."""
-    for command in (
-        fit,
-        impute,
-        forecast,
-        backcast,
-        generate,
-        classify,
-        filter,
-        smooth,
-        sample,
-        score,
-        evaluate,
-        report,
-        info,
-    ):
-        app.command()(command)
-
-
-def describe_scan(kernels: tuple[str, ...], active: str | None) -> str:
-    """One sentence on the compiled scan."""
-    if active:
-        return f"Compiled scan: {active} (available: {', '.join(kernels)})."
-    if kernels:
-        return "Compiled scan: switched off by WEFT_NATIVE; recursions run in PyTorch."
-    return (
-        "Compiled scan: not built when weft was installed, most often for want of a C++ compiler; "
-        "recursions run in PyTorch, several times slower. Install a compiler, then install weft "
-        "again."
-    )
-
-
-def _about_here() -> tuple[str, dict[str, Any]]:
-    import platform
-
-    import torch
-
-    import weft
-    from weft.inference import native
-
-    facts = {
-        "weft": weft.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "scan": native.active(),
-        "scans": list(native.KERNELS),
-    }
-    lines = [
-        f"weft {facts['weft']}, Python {facts['python']}, {facts['machine']}",
-        f"PyTorch {facts['torch']}, {facts['threads']} threads",
-        describe_scan(native.KERNELS, native.active()),
-    ]
-    return "\n".join(lines), facts
-
-
-def _about_model(model: MDMM, path: Path) -> tuple[str, dict[str, Any]]:
-    roles = {} if model.roles is None else vars(model.roles)
-    table = {name: value for name, value in roles.items() if value and name != "categories"}
-    facts = {
-        "model": str(path),
-        "inference": model.inference,
-        "latent": model.latent,
-        "hidden": model.hidden,
-        "parameters": sum(parameter.numel() for parameter in model.module.parameters()),
-        "modalities": [str(modality) for modality in model.modalities],
-        "table": table,
-    }
-    lines = [
-        f"{path}: {model.inference}, {model.latent} latent and {model.hidden} hidden dimensions, "
-        f"{facts['parameters']:,} parameters",
-        *(f"  {modality}" for modality in model.modalities),
-    ]
-    if table:
-        named = ", ".join(f"{name}={value!r}" for name, value in table.items())
-        lines.append(f"Tables are read with {named}")
-    return "\n".join(lines), facts
+VERBS = (
+    impute,
+    forecast,
+    backcast,
+    generate,
+    classify,
+    filter,
+    smooth,
+    sample,
+    score,
+    evaluate,
+    report,
+)
+"""The commands, in the order in which they are listed."""
 
 
 def _load(path: Path) -> MDMM:
@@ -513,35 +341,3 @@ def _write_beyond(
         probabilities=probabilities,
     )
     write_frame(frame, out)
-
-
-def _number_or_text(step: str | None) -> float | str | None:
-    if step is None:
-        return None
-    try:
-        return float(step)
-    except ValueError:
-        return step
-
-
-def _draw_curves(model: MDMM, folder: Path) -> None:
-    """Loss over epochs as a picture, where matplotlib is installed."""
-    import io
-
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axes = figure.subplots()
-    epochs = [epoch.epoch for epoch in model.history]
-    axes.plot(epochs, [epoch.loss for epoch in model.history], label="training")
-    held_out = [epoch.validation for epoch in model.history if epoch.validation is not None]
-    if len(held_out) == len(epochs):
-        axes.plot(epochs, held_out, label="validation")
-        axes.legend(frameon=False)
-    axes.set(xlabel="epoch", ylabel="loss per step (nats)")
-    axes.spines[["top", "right"]].set_visible(False)
-    content = io.BytesIO()
-    figure.savefig(content, dpi=120)
-    write_bytes(content.getvalue(), folder / "curves.png")
