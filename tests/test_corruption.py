@@ -19,6 +19,7 @@ from weft.corruption import (
     delete_modalities,
     delete_steps,
     keep_between,
+    withhold_modalities,
 )
 
 FRACTIONS = [0.0, 0.1, 0.25, 0.5, 0.7, 0.99, 1.0]
@@ -233,6 +234,29 @@ def test_modalities_are_deleted_wholly_in_an_exact_number_of_sequences(fraction)
     assert ((lost == 0) | (lost == data.lengths)).all()
     assert np.count_nonzero(lost, 1).tolist() == [round(fraction * len(data))] * 2
     np.testing.assert_array_equal(lost[0], lost[1])
+
+
+@pytest.mark.parametrize("fraction", FRACTIONS)
+def test_withholding_leaves_every_sequence_a_modality(fraction):
+    data = full([3, 5, 1] * 400)
+    left = withhold_modalities(data, fraction, seeded())
+    lost = np.array([[len(part) for part in lost_steps(left, name)] for name in NAMES])
+    assert ((lost == 0) | (lost == data.lengths)).all()
+    assert not (lost > 0).all(0).any()
+    assert (lost > 0).mean(1) == pytest.approx([fraction / 2] * 2, abs=0.05)
+
+
+def test_withholding_never_takes_the_only_modality_that_was_there():
+    data = full([4] * 50).hide("act")
+    assert withhold_modalities(data, 1.0, seeded()).observed_fraction("x") == 1
+
+
+def test_withholding_nothing_uses_no_random_numbers():
+    generator = seeded()
+    before = generator.get_state()
+    data = full([4, 2])
+    assert withhold_modalities(data, 0.0, generator) is data
+    assert torch.equal(generator.get_state(), before)
 
 
 @pytest.mark.parametrize("cut", [delete_between, keep_between])

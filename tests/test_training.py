@@ -287,6 +287,19 @@ def test_the_target_stays_complete_when_inputs_are_deleted():
     assert all(value > 0 for name, value in epoch.terms.items() if name.startswith("nll/"))
 
 
+def test_withheld_modalities_are_scored_but_not_given():
+    trainer = make(
+        config=TrainingConfig(epochs=1, batch_size=5, burst=0.0, withhold=1.0, polish=0.0)
+    )
+    inputs, target = trainer._pose(DATA, torch.Generator().manual_seed(0))
+    assert target is DATA
+    left = [
+        sum(bool(inputs[[i]].observed_fraction(name)) for name in DATA.names)
+        for i in range(len(DATA))
+    ]
+    assert left == [1] * len(DATA)
+
+
 def test_schedules():
     config = TrainingConfig(
         epochs=10,

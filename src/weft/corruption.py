@@ -22,6 +22,7 @@ __all__ = [
     "delete_modalities",
     "delete_steps",
     "keep_between",
+    "withhold_modalities",
 ]
 
 
@@ -120,6 +121,25 @@ def delete_modalities(
     hit[order[: round(fraction * len(data))]] = True
     marked = hit[data.sequence_of_row]
     return data.delete(dict.fromkeys(_chosen(data, modalities), marked))
+
+
+def withhold_modalities(data: Sequences, fraction: float, generator: torch.Generator) -> Sequences:
+    """Delete each modality of each sequence wholly with probability ``fraction``, but never all.
+
+    Which one a sequence keeps for certain is drawn from those observed anywhere in it.
+    """
+    _require_fraction(fraction)
+    if not fraction:  # no random numbers are used up for nothing
+        return data
+    whose = data.sequence_of_row
+    shape = (len(data.names), len(data))
+    counts = np.zeros(shape)
+    for i, name in enumerate(data.names):
+        seen = data.columns[name].observed.reshape(data.rows, -1).any(1)
+        counts[i] = np.bincount(whose[seen], minlength=len(data))
+    lots = np.where(counts > 0, _uniform(shape, generator), -1)
+    hit = (lots < lots.max(0)) & (_uniform(shape, generator) < fraction)
+    return data.delete(dict(zip(data.names, hit[:, whose], strict=True)))
 
 
 def _chosen(data: Sequences, modalities: Sequence[str] | None) -> tuple[str, ...]:

@@ -39,6 +39,10 @@ class TrainingConfig:
         Largest norm of the gradient; longer ones are scaled down.
     burst : float
         Share of each sequence deleted from the input, in one run per modality. The target stays.
+    withhold : float
+        Chance of each modality of a sequence to be withheld from the input as a whole, never all of
+        them; the target stays. It teaches to infer each modality from any others. Meant for
+        objectives without the losses of each modality alone, which would have nothing to go by.
     segment : int, optional
         Train on pieces of this many steps, which learns local dynamics in a fraction of the time.
     segment_until : float
@@ -67,6 +71,7 @@ class TrainingConfig:
     polish: float = 0.4
     clip: float = 5.0
     burst: float = 0.1
+    withhold: float = 0.0
     segment: int | None = None
     segment_until: float = 1.0
     bucket: bool = True

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.bookkeeping import Epoch, Progress
-from weft.corruption import delete_bursts, delete_steps
+from weft.corruption import delete_bursts, delete_steps, withhold_modalities
 from weft.gaussian import ImproperGaussianError
 from weft.inference.method import Method
 from weft.monitoring import MetricsLog, interruptible
@@ -180,7 +180,8 @@ class Trainer:
     def _pose(self, data: Sequences, generator: torch.Generator) -> tuple[Sequences, Sequences]:
         """What is given and what is scored: all of it, or when polishing what is given."""
         if not self.config.polishing(self.progress.epoch):
-            return delete_bursts(data, self.config.burst, generator), data
+            seen = delete_bursts(data, self.config.burst, generator)
+            return withhold_modalities(seen, self.config.withhold, generator), data
         share = float(torch.rand((), generator=generator)) * MOST_HIDDEN
         seen = delete_steps(data, share, generator)
         return seen, seen
