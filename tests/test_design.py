@@ -6,7 +6,7 @@ from pathlib import Path
 import weft
 
 LAYERS = [
-    ["batch", "columns", "randomness", "persistence", "monitoring"],
+    ["batch", "columns", "randomness", "persistence", "monitoring", "native"],
     ["reading", "frames", "metrics"],
     ["sequences", "arrivals"],
     ["corruption", "datasets"],
