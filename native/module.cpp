@@ -5,12 +5,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <atomic>
-#include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "dispatch.hpp"
 #include "scan.hpp"
 
 namespace nb = nanobind;
@@ -24,78 +22,20 @@ extern const Kernels baseline_kernels;
 
 namespace {
 
-std::vector<const Kernels*> usable() {
-    std::vector<const Kernels*> found;
+const Kernels* const BUILT[] = {
 #if defined(WEFT_X86)
-    __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-        found.push_back(&avx512_kernels);
-    if (avx2) found.push_back(&avx2_kernels);
+    &avx512_kernels, &avx2_kernels,
 #endif
-    found.push_back(&baseline_kernels);
-    return found;
-}
+    &baseline_kernels};
 
-const Kernels& named(const std::string& name) {
-    for (const Kernels* kernels : usable())
-        if (name == kernels->name) return *kernels;
-    throw std::invalid_argument("This processor has no kernels called '" + name + "'.");
-}
-
-template <class T>
-const Kernel<T>& of_type(const Kernels& kernels);
-template <>
-const Kernel<float>& of_type<float>(const Kernels& kernels) {
-    return kernels.single;
-}
-template <>
-const Kernel<double>& of_type<double>(const Kernels& kernels) {
-    return kernels.twofold;
-}
-
-template <class T>
-using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Strided = nb::ndarray<const T, nb::device::cpu>;
-
-void require(bool holds, const char* what) {
-    if (!holds) throw std::invalid_argument(what);
-}
-
-template <class A>
-bool shaped(const A& array, std::initializer_list<std::int64_t> shape) {
-    if (array.ndim() != shape.size()) return false;
-    std::size_t axis = 0;
-    for (std::int64_t length : shape)
-        if ((std::int64_t)array.shape(axis++) != length) return false;
-    return true;
-}
 
 // Whether the last axis lies without gaps.
 template <class A>
 bool dense(const A& array) {
     const std::size_t last = array.ndim() - 1;
     return array.shape(last) == 1 || array.stride(last) == 1;
-}
-
-// Rows are dealt to a fixed number of tasks, each with sums of its own, so that results do not
-// depend on how many threads there are.
-constexpr std::int64_t TASKS = 32;
-
-template <class Work>
-void spread(std::int64_t blocks, std::int64_t threads, const Work& work) {
-    const std::int64_t tasks = std::min(blocks, TASKS);
-    std::atomic<std::int64_t> next{0};
-    const auto run = [&] {
-        for (std::int64_t task; (task = next++) < tasks;)
-            work(task, blocks * task / tasks, blocks * (task + 1) / tasks);
-    };
-    std::vector<std::thread> crew;
-    for (std::int64_t i = 1; i < std::min(threads, tasks); ++i) crew.emplace_back(run);
-    run();
-    for (std::thread& thread : crew) thread.join();
 }
 
 // Everything a scan reads, as Python gives it; `Scan` points into it.
@@ -204,7 +144,7 @@ void forward(const Problem<T>& problem, const Found<T>& found, const std::string
              std::int64_t threads) {
     Scan<T> scan = problem.scan();
     found.into(scan);
-    const Kernel<T>& kernel = of_type<T>(named(kernels));
+    const Kernel<T>& kernel = of_type<T>(named(BUILT, kernels));
     nb::gil_scoped_release released;
     spread(kernel.blocks(scan), threads,
            [&](std::int64_t, std::int64_t first, std::int64_t last) {
@@ -247,7 +187,7 @@ void backward(const Problem<T>& problem, const Found<T>& found, const Found<T>& 
     to.future_precision = d_future_precision.data();
     to.future_information = d_future_information.data();
     T *sum_weights = d_weights.data(), *sum_prior = d_prior.data();
-    const Kernel<T>& kernel = of_type<T>(named(kernels));
+    const Kernel<T>& kernel = of_type<T>(named(BUILT, kernels));
     nb::gil_scoped_release released;
     std::vector<std::vector<T>> parts(TASKS);
     spread(kernel.blocks(scan), threads,
@@ -279,7 +219,7 @@ void normal(Array<T> out, std::uint64_t seed, bool mirrored, const std::string& 
     scan.hidden = 1;
     scan.noise.seed = seed;
     scan.noise.mirrored = mirrored;
-    const Kernel<T>& kernel = of_type<T>(named(kernels));
+    const Kernel<T>& kernel = of_type<T>(named(BUILT, kernels));
     std::vector<T> scratch(kernel.scratch(scan));
     kernel.normal(scan, out.data(), scratch.data());
 }
@@ -335,7 +275,7 @@ NB_MODULE(_scan, module) {
     weft::define<double>(module, "DoubleProblem", "DoubleFound");
     module.def("kernels", [] {
         std::vector<std::string> names;
-        for (const weft::Kernels* kernels : weft::usable()) names.push_back(kernels->name);
+        for (const weft::Kernels* kernels : weft::usable(weft::BUILT)) names.push_back(kernels->name);
         return names;
     });
 }

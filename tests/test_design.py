@@ -6,7 +6,8 @@ from pathlib import Path
 import weft
 
 LAYERS = [
-    ["batch", "columns", "randomness", "persistence", "monitoring"],
+    ["batch", "columns", "randomness", "persistence", "monitoring", "native"],
+    ["native_images"],
     ["reading", "frames", "metrics"],
     ["sequences", "arrivals"],
     ["corruption", "datasets"],
@@ -28,7 +29,7 @@ LAYERS = [
     ["cli"],
 ]
 DEPTH = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}
-COMPILED = {"_scan"}
+COMPILED = {"_scan", "_images"}
 PACKAGE = Path(weft.__file__).parent
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft import BFVI, Antithetic, Cubature, Gaussian, Modality, MonteCarlo
+from weft import native as choice
 from weft.datasets import make_spirals
 from weft.gaussian import STD_FLOOR
 from weft.inference import native, recursions
@@ -361,14 +362,14 @@ def test_without_it_the_numbers_are_the_same(direction, monkeypatch):
         return [passage.states, *(g.mean for g in gaussians), *(g.std for g in gaussians)]
 
     compiled = run()
-    monkeypatch.setattr(native, "_ACTIVE", None)
+    monkeypatch.setattr(choice, "_ACTIVE", None)
     assert_same(compiled, run(), 1e-12)
 
 
 @pytest.mark.parametrize("particles", [Cubature(), MonteCarlo(7)])
 @pytest.mark.parametrize("piece", [1, 60, 200])
 def test_the_reference_in_pieces_gives_the_same_numbers(particles, piece, monkeypatch):
-    monkeypatch.setattr(native, "_ACTIVE", None)
+    monkeypatch.setattr(choice, "_ACTIVE", None)
     problem = Problem(6, 4, 5, 3, 4, torch.float64)
     link = Link.backward(problem.model)
 
@@ -471,7 +472,7 @@ def test_the_environment_chooses_the_kernels(wish, answer):
 
 def test_unknown_kernels_are_an_error():
     with pytest.raises(ValueError, match="WEFT_NATIVE is 'fast'; it may be 'off' or one of"):
-        native._choose("fast")
+        choice._choose("fast")
 
 
 def test_drawn_and_given_noise_agree_in_the_verbs():

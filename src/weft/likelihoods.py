@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft import native_images
 from weft.columns import Support
 from weft.gaussian import positive_std
 
@@ -180,6 +181,15 @@ class Bernoulli(Likelihood):
         """Read log-odds."""
         (logits,) = self._split(raw, shape)
         return D.Bernoulli(logits=logits, validate_args=False)
+
+    def log_prob(self, raw: Tensor, value: Tensor, observed: Tensor, event_dims: int) -> Tensor:
+        """Log-density of the observed entries, by a compiled operation if there are many."""
+        kernels = native_images.fitting(raw, value)
+        rows = value.shape[: value.dim() - event_dims]
+        if kernels is None or raw.numel() <= PIECE or raw.shape[:-1] != rows or not event_dims:
+            return super().log_prob(raw, value, observed, event_dims)
+        given, known, seen = (x.reshape(-1, raw.shape[-1]) for x in (raw, value, observed))
+        return native_images.density(given, known, seen, kernels).reshape(rows)
 
     def point(self, mean: Tensor) -> Tensor:
         """Choose the more probable value."""

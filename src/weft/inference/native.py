@@ -1,14 +1,11 @@
 """The compiled scan: one differentiable operation for a whole pass along time.
 
 It does what `weft.inference.scan.reference` does, for the gated transition at small sizes, without
-keeping anything per particle. Built with the package where there is a compiler; elsewhere, or with
-the environment variable ``WEFT_NATIVE=off``, everything runs in PyTorch. ``WEFT_NATIVE`` may also
-name one of `KERNELS`.
+keeping anything per particle. `weft.native` says whether it is in use.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft.native import KERNELS, active
+
 try:
     from weft import _scan
 except ImportError:  # installed without a compiler
@@ -24,27 +23,8 @@ except ImportError:  # installed without a compiler
 
 __all__ = ["KERNELS", "LARGEST", "Draws", "Way", "active", "normal", "scan"]
 
-KERNELS: tuple[str, ...] = () if _scan is None else tuple(_scan.kernels())
-"""Instruction sets this processor has kernels for, the fastest first."""
-
 LARGEST = 64
 """Latent and hidden sizes up to which the compiled scan is used."""
-
-
-def _choose(wish: str | None) -> str | None:
-    if wish == "off" or not KERNELS:
-        return None
-    if wish is not None and wish not in KERNELS:
-        raise ValueError(f"WEFT_NATIVE is {wish!r}; it may be 'off' or one of {KERNELS}.")
-    return wish or KERNELS[0]
-
-
-_ACTIVE = _choose(os.environ.get("WEFT_NATIVE") or None)
-
-
-def active() -> str | None:
-    """Name the kernels in use; none if everything runs in PyTorch."""
-    return _ACTIVE
 
 
 @dataclass(frozen=True)
