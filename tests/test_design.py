@@ -29,7 +29,7 @@ LAYERS = [
     ["cli"],
 ]
 DEPTH = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}
-COMPILED = {"_scan", "_images"}
+COMPILED = {"_scan", "_images", "_moments"}
 PACKAGE = Path(weft.__file__).parent
 
 

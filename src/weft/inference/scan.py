@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from weft.gaussian import Gaussian
 from weft.inference import native
+from weft.inference.moments import moments
 from weft.inference.native import Draws, Way
 from weft.model import MarkovModel
 from weft.networks import GatedTransition
@@ -35,7 +36,7 @@ T = TypeVar("T")
 PIECE = 2**17
 """Numbers of particles' states that go through a network at once."""
 
-__all__ = ["Link", "Passage", "Smoothed", "carry", "draw", "fuse", "lead", "reference"]
+__all__ = ["Link", "Passage", "Smoothed", "Step", "carry", "draw", "fuse", "lead", "reference"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +113,21 @@ class Passage:
     posterior: Gaussian
     states: Tensor
     last: Gaussian
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a scan: the message that reached it, and the one that follows it."""
+
+    message: Gaussian
+    posterior: Gaussian
+    points: Tensor
+    last: Gaussian
+
+    @property
+    def states(self) -> Tensor:
+        """Particles ``(particle, …, row, latent)`` of the posterior."""
+        return self.posterior.at(self.points)
 
 
 def carry(
@@ -223,36 +239,42 @@ def reference(
     future: Gaussian,
     seen: Tensor,
     noise: Iterable[Tensor],
-) -> Iterator[Passage]:
+) -> Iterator[Step]:
     """Go along time in PyTorch, step by step of the way: the scan as it is meant.
 
-    ``noise`` gives ``(particle, …, row, latent)`` for each step, and so are the ``states``.
+    ``noise`` gives ``(particle, …, row, latent)`` for each step.
     """
     prior = link.prior
     message = start
     inputs = (factors.unbind(), future.unbind(), seen.unbind())
     for factor, ahead, visible, points in zip(*map(link.order, inputs), noise, strict=True):
         posterior = fuse(message, factor, ahead, prior).posterior
-        last = expect(link, posterior, points, prior).where(visible, prior)
-        yield Passage(message, posterior, posterior.at(points), last)
+        last = expect(link, posterior, points, prior, len(seen)).where(visible, prior)
+        yield Step(message, posterior, points, last)
         message = last
 
 
-def expect(link: Link, state: Gaussian, points: Tensor, prior: Gaussian) -> Gaussian:
+def expect(link: Link, state: Gaussian, points: Tensor, prior: Gaussian, steps: int) -> Gaussian:
     """Moments of where a link leads from a state ``(…, row, latent)``, over particles.
 
-    Many large particles go in pieces of rows, and their gradient computes each piece again: so they
-    stay in the processor's cache, and memory does not grow with their number.
+    Compiled passes do it where they fit. Many other large particles go in pieces of rows, and their
+    gradient computes each piece again: so they stay in the processor's cache, and memory does not
+    grow with their number. ``steps`` is how many such steps the whole pass has.
     """
+    kernels = _passes(link, state)
+    if kernels:
+        assert isinstance(link.network, GatedTransition)
+        how = (kernels, link.network.hidden, steps)
+        return Gaussian(*moments(*how, link.weights, (state.precision, state.information), points))
 
-    def moments(mean: Tensor, std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def match(mean: Tensor, std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         found = link.model.step(link.network, mean + std * noise, prior).moment_match()
         return found.precision, found.information
 
     mean, std = state.mean, state.std
     size = len(points) * state.shape.numel()
     if size <= PIECE:
-        return Gaussian(*moments(mean, std, points))
+        return Gaussian(*match(mean, std, points))
     rows = max(PIECE * state.shape[-2] // size, 1)
     shared = points.shape[-2] == 1
     pieces = []
@@ -260,7 +282,7 @@ def expect(link: Link, state: Gaussian, points: Tensor, prior: Gaussian) -> Gaus
         here = slice(first, first + rows)
         noise = points if shared else points[..., here, :]
         inputs = (mean[..., here, :], std[..., here, :], noise)
-        pieces.append(checkpoint(moments, *inputs, use_reentrant=False, preserve_rng_state=False))
+        pieces.append(checkpoint(match, *inputs, use_reentrant=False, preserve_rng_state=False))
     precision, information = (torch.cat(part, -2) for part in zip(*pieces, strict=True))
     return Gaussian(precision, information)
 
@@ -270,6 +292,13 @@ def _kernels(link: Link, factors: Gaussian) -> str | None:
     network = link.network
     small = isinstance(network, GatedTransition) and network.largest <= native.LARGEST
     return native.active() if small and factors.precision.device.type == "cpu" else None
+
+
+def _passes(link: Link, state: Gaussian) -> str | None:
+    """Compiled passes for a step, if it fits them and not the compiled scan."""
+    network = link.network
+    large = isinstance(network, GatedTransition) and network.largest > native.LARGEST
+    return native.active() if large and state.precision.device.type == "cpu" else None
 
 
 def _compiled(
