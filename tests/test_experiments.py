@@ -8,12 +8,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from weft import MDMM, Modality
 from weft.cli import app
 from weft.experiments import spirals
 from weft.experiments.runner import run_jobs, write_json
 from weft.experiments.spirals import PAPER_ROWS, PRESETS, QUICK, SpiralsJob, reproduce_spirals
 from weft.experiments.spirals_weak import CONDITIONS
 from weft.experiments.tasks import SPIRAL_TASKS
+from weft.training import TrainingError
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,21 @@ def test_processes_give_the_same_results(tmp_path):
     assert found == {f"square-{n}": {"value": n**2} for n in range(3)}
 
 
-def test_what_was_done_survives_a_failure(tmp_path):
-    def fragile(job):
-        if job.number == 2:
-            raise RuntimeError("no twos")
-        return square(job)
+def fragile(job):
+    if job.number == 2:
+        raise RuntimeError("no twos")
+    return square(job)
 
-    with pytest.raises(RuntimeError, match="no twos"):
-        run_jobs(fragile, [Square(1), Square(2)], tmp_path, processes=1, progress=False)
-    assert json.loads((tmp_path / "square-1.json").read_text()) == {"value": 1}
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["square-1.json"]
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_failure_costs_no_other_job_its_result(tmp_path, processes):
+    jobs = [Square(n) for n in (1, 2, 3)]
+    with pytest.raises(RuntimeError, match="no twos") as failure:
+        run_jobs(fragile, jobs, tmp_path, processes=processes, progress=False)
+    assert failure.value.__notes__ == ["This was square-2."]
+    assert json.loads((tmp_path / "square-3.json").read_text()) == {"value": 9}
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == ["square-1.json", "square-3.json"]
 
 
 def test_a_file_is_whole_or_absent(tmp_path):
@@ -130,6 +137,33 @@ def test_of_several_starts_the_one_with_the_least_held_out_error_is_kept(tmp_pat
     job = SpiralsJob("best", "bfvi", 0, tmp_path, QUICK)
     assert spirals.fit_spirals(job, train.noisy) is fits[1]
     assert np.isfinite(judge(fits[1], train.noisy[18:], 0))
+
+
+def test_a_start_that_fails_is_left_out(tmp_path, monkeypatch):
+    train, _ = spirals.spirals_of(0, QUICK)
+    kept = MDMM([Modality("x"), Modality("y")])
+    fits = iter([TrainingError("lost"), kept, TrainingError("lost")])
+
+    def fit(*_):
+        found = next(fits)
+        if isinstance(found, TrainingError):
+            raise found
+        return found
+
+    monkeypatch.setattr(spirals, "_fit_once", fit)
+    monkeypatch.setattr(spirals, "_judge", lambda *_: 1.0)
+    job = SpiralsJob("sweep", "bfvi", 0, tmp_path, QUICK)
+    assert spirals.fit_spirals(job, train.noisy) is kept
+    fits = iter([TrainingError("all lost")] * 3)
+    with pytest.raises(TrainingError, match="all lost"):
+        spirals.fit_spirals(job, train.noisy)
+
+
+def test_a_model_that_was_kept_is_not_fitted_again(tmp_path, monkeypatch):
+    job = SpiralsJob("paper", "bfvi", 0, tmp_path, QUICK)
+    found = spirals.run_spirals(job)
+    monkeypatch.setattr(spirals, "fit_spirals", lambda *_: pytest.fail("fitted again"))
+    assert spirals.run_spirals(job) == found
 
 
 def test_weak_supervision_is_reproduced_in_small(tmp_path):

@@ -182,6 +182,17 @@ def test_a_bad_gradient_is_traced_to_its_modality(caplog):
         trainer.run()
 
 
+def test_a_gradient_whose_square_overflows_is_clipped_like_any_other():
+    trainer = make(config=TrainingConfig(epochs=1, batch_size=2))
+    bias = trainer.module.model.decoders[0].output.bias
+    before = bias.detach().clone()
+    bias.register_hook(lambda gradient: gradient * 1e30)
+    (epoch,) = trainer.run()
+    assert epoch.failures == 0
+    assert bias.isfinite().all()
+    assert not torch.equal(bias, before)
+
+
 def test_a_loss_far_above_the_first_counts_as_failure(caplog):
     trainer = make(config=TrainingConfig(epochs=4, batch_size=2, learning_rate=0.01))
 

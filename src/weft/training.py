@@ -164,8 +164,7 @@ class Trainer:
                 self.good = self._copy_state()
             self.optimizer.zero_grad()
             torch.autograd.backward(loss.total)
-            gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
-            norm = torch.nn.utils.get_total_norm(gradients)
+            norm = self._shorten_gradients()
             problem = None if norm.isfinite() else self._bad_gradients()
         if problem is not None:
             self._go_back(problem)
@@ -213,6 +212,17 @@ class Trainer:
                 f"most of it in {largest}"
             )
         return loss, None
+
+    def _shorten_gradients(self) -> Tensor:
+        """Norm of the gradient, which is scaled down first if its square would overflow."""
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not norm.isfinite():
+            largest = torch.nn.utils.get_total_norm(gradients, math.inf)
+            if largest.isfinite():
+                torch._foreach_div_(gradients, largest)
+                norm = torch.nn.utils.get_total_norm(gradients)
+        return norm
 
     def _bad_gradients(self) -> str:
         names = [

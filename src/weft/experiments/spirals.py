@@ -21,6 +21,7 @@ from weft.plots import Panel, plot_spirals
 from weft.randomness import stream
 from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
+from weft.training import TrainingError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -147,11 +148,18 @@ def spirals_of(seed: int, size: Size) -> tuple[Spirals, Spirals]:
 
 
 def fit_spirals(job: SpiralsJob, train: Sequences) -> MDMM:
-    """Fit one method by one preset, from each of its starts, and keep the best."""
+    """Fit one method by one preset from each of its starts; keep the best that came through."""
     count = len(train) - round(PRESETS[job.preset].held_out * len(train))
     kept, held_out = train[:count], train[count:]
     starts = range(PRESETS[job.preset].starts if job.method == "bfvi" else 1)
-    models = [_fit_once(job, kept, held_out, len(starts) * job.seed + i) for i in starts]
+    models, failed = [], None
+    for i in starts:
+        try:
+            models.append(_fit_once(job, kept, held_out, len(starts) * job.seed + i))
+        except TrainingError as error:
+            failed = error
+    if failed is not None and not models:
+        raise failed
     return min(models, key=lambda model: _judge(model, held_out, job.seed))
 
 
@@ -196,14 +204,15 @@ def run_spirals(job: SpiralsJob) -> dict[str, Any]:
     """Fit, and measure every task on the test spirals, against the noise-free and the noisy ones.
 
     Per task: mean and SD over the test set of the squared distance per step. The model is kept
-    beside the results.
+    beside the results, and not fitted again if it is there.
     """
     torch.set_num_threads(1)
     train, test = spirals_of(job.seed, job.size)
-    model = fit_spirals(job, train.noisy)
-    model.save(job.directory / f"{job.name}.weft")
-    found: dict[str, Any] = {"loss": model.history[-1].loss}
-    found["failures"] = sum(epoch.failures for epoch in model.history)
+    kept = job.directory / f"{job.name}.weft"
+    if not kept.exists():
+        fit_spirals(job, train.noisy).save(kept)
+    model = load(kept)
+    found: dict[str, Any] = {}
     for i, task in enumerate(SPIRAL_TASKS):
         given = task.corrupt(test.noisy, stream(job.seed, 1, i))
         path = model.sequence(given)
