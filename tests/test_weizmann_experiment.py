@@ -1,6 +1,7 @@
 """The experiment on video in small, on made-up clips laid out like the prepared arrays."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from weft import Sequences
 from weft.cli import app
 from weft.experiments import weizmann, weizmann_weak
 from weft.experiments.tasks import VIDEO_TASKS
@@ -35,6 +37,15 @@ def data(tmp_path):
     index = {name: {"box_xywh": [30, 20, 74, 75], "frames": 12} for name in CLIPS}
     (folder / "weizmann_rgb64_index.json").write_text(json.dumps(index))
     return folder.parent
+
+
+def test_a_budget_of_steps_is_the_same_for_few_clips_and_many():
+    for count in (3, 17):
+        clips = Sequences.from_arrays({"x": [np.zeros((60, 1))] * count})
+        training = BUDGETS["short"].training_on(clips)
+        steps = math.ceil(3 * count / 5) * training.epochs
+        assert BUDGETS["short"].steps <= steps < BUDGETS["short"].steps + 3 * count
+    assert BUDGETS["paper"].training_on(clips) is BUDGETS["paper"].training
 
 
 def test_the_paper_budget_is_the_supplement_s_table():
