@@ -4,8 +4,8 @@ Both have three layers of stride 2, with batch norm and ReLU after all but the l
 side is halved, rounding up, to an eighth of it; the decoder goes back through the same sides.
 
 `layers` say what a network computes. In training, on a CPU, compiled operations compute the same:
-normalisation and ReLU in one, and a convolution's bias in front of them left out, as its mean takes
-it out again.
+normalisation and ReLU in one, together with the decoder's last convolution if they lie in front of
+it, and a convolution's bias in front of them left out, as the mean takes it out again.
 """
 
 from __future__ import annotations
@@ -137,12 +137,15 @@ class ImageDecoder(nn.Module):
         images: Tensor = self.layers[:3](hidden)
         layers: list[Any] = list(self.layers)[3:]
         first, crop, norm, _, second, next_crop, next_norm, _, last, last_crop, flatten = layers
-        images = _up(first, crop, norm, images, kernels)
-        images = _up(second, next_crop, next_norm, images, kernels)
+        images = crop(_without_bias(first, images))
+        images = native_images.rectified(images, norm, first.bias, kernels)
+        images = next_crop(_without_bias(second, images))
         if last.out_channels > MOST_OUTPUTS:
+            images = native_images.rectified(images, next_norm, second.bias, kernels)
             raw: Tensor = flatten(last_crop(last(images)))
             return raw
-        return native_images.enlarged(images, last.weight, last.bias, last_crop.side, kernels)
+        side = last_crop.side
+        return native_images.enlarged(images, next_norm, second.bias, last, side, kernels)
 
 
 def _compiled(network: nn.Module, given: Tensor) -> str | None:
@@ -157,12 +160,9 @@ def _down(layer: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor, kernels: str) 
     return native_images.rectified(images, norm, layer.bias, kernels)
 
 
-def _up(
-    layer: nn.ConvTranspose2d, crop: _Crop, norm: nn.BatchNorm2d, images: Tensor, kernels: str
-) -> Tensor:
-    """Convolve transposed, cut, normalise and rectify images."""
-    images = F.conv_transpose2d(images, layer.weight, stride=2, padding=1)
-    return native_images.rectified(crop(images), norm, layer.bias, kernels)
+def _without_bias(layer: nn.ConvTranspose2d, images: Tensor) -> Tensor:
+    """Convolve images, transposed."""
+    return F.conv_transpose2d(images, layer.weight, stride=2, padding=1)
 
 
 class _ChannelsLast(nn.Module):
