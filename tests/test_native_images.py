@@ -219,12 +219,14 @@ def test_results_do_not_depend_on_threads(kernels):
 
 @DTYPES
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("rows", [6, 11])
 @pytest.mark.parametrize(("channels", "size"), [(1, 5), (3, 13), (2, 16), (9, 8)])
-def test_networks_compute_what_their_layers_say(channels, size, training, dtype):
+def test_networks_compute_what_their_layers_say(channels, size, rows, training, dtype):
+    """Both for fewer rows than latent dimensions and for more."""
     torch.manual_seed(0)
     encoder: ImageFeatures | ImageDecoder = ImageFeatures(channels, size)
     decoder = ImageDecoder(7, channels, size)
-    given = [normal(6, channels, size, size, seed=1), normal(6, 7, seed=2)]
+    given = [normal(rows, channels, size, size, seed=1), normal(rows, 7, seed=2)]
     for network, inputs in zip((encoder, decoder), given, strict=True):
         own = copy.deepcopy(network).to(dtype).train(training)
         twin = copy.deepcopy(network).double().train(training)

@@ -10,6 +10,7 @@ it, and a convolution's bias in front of them left out, as the mean takes it out
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -128,13 +129,13 @@ class ImageDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Map ``(rows, latent)`` to ``(rows, channels · size²)``."""
-        hidden, kernels = self.hidden(z), _compiled(self, z)
-        raw: Tensor = self.layers(hidden) if kernels is None else self._fast(hidden, kernels)
+        kernels = _compiled(self, z)
+        raw: Tensor = self.layers(self.hidden(z)) if kernels is None else self._fast(z, kernels)
         return raw
 
-    def _fast(self, hidden: Tensor, kernels: str) -> Tensor:
+    def _fast(self, z: Tensor, kernels: str) -> Tensor:
         """Run the layers by compiled operations."""
-        images: Tensor = self.layers[:3](hidden)
+        images = self._smallest(z)
         layers: list[Any] = list(self.layers)[3:]
         first, crop, norm, _, second, next_crop, next_norm, _, last, last_crop, flatten = layers
         images = crop(_without_bias(first, images))
@@ -147,6 +148,19 @@ class ImageDecoder(nn.Module):
         side = last_crop.side
         return native_images.enlarged(images, next_norm, second.bias, last, side, kernels)
 
+    def _smallest(self, z: Tensor) -> Tensor:
+        """Images before the first convolution, channels last.
+
+        Either the images are put in that order, or, if there are more of them than columns of
+        weights, the linear layer's weights are.
+        """
+        if len(z) <= self.hidden.in_features:
+            images: Tensor = self.layers[:3](self.hidden(z))
+            return images
+        third, side = WIDTHS[-1], math.isqrt(self.hidden.out_features // WIDTHS[-1])
+        hidden = F.linear(z, *(_pixelwise(x, third) for x in self.hidden.parameters()))
+        return F.relu(hidden, inplace=True).view(-1, side, side, third).permute(0, 3, 1, 2)
+
 
 def _compiled(network: nn.Module, given: Tensor) -> str | None:
     """Kernels to train a network with, if there are any for what it is given."""
@@ -158,6 +172,11 @@ def _down(layer: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor, kernels: str) 
     """Convolve, normalise and rectify images."""
     images = F.conv2d(images, layer.weight, stride=2, padding=1)
     return native_images.rectified(images, norm, layer.bias, kernels)
+
+
+def _pixelwise(parameter: Tensor, channels: int) -> Tensor:
+    """Put a linear layer's outputs ``(channel, pixel)`` in the order ``(pixel, channel)``."""
+    return parameter.view(channels, -1, *parameter.shape[1:]).transpose(0, 1).flatten(0, 1)
 
 
 def _without_bias(layer: nn.ConvTranspose2d, images: Tensor) -> Tensor:
