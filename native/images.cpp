@@ -181,7 +181,6 @@ void sums(const Norm<T>& norm, Int first, Int last, double* found, T* scratch) {
             *shift = repeat(norm, norm.shift, scratch + once),
             *centre = repeat(norm, norm.centre, scratch + 2 * once);
     T *sum = scratch + 3 * once, *products = sum + once;
-    fill(found, 2 * norm.channels, 0.0);
     blockwise(norm, first, last, [&](Int begin, Int end) {
         fill(sum, once, T(0));
         fill(products, once, T(0));
@@ -220,7 +219,8 @@ void normalise_gradient(const Norm<T>& norm, Int first, Int last, T* scratch) {
 // Transposed convolution
 //
 // Along one axis, the output at 2m + p takes in inputs m + p - a by the weight at 1 - p + 2a, for
-// a = 0, 1. Images are copied with a border of zeros, so that none of these is out of reach.
+// a = 0, 1. Images are copied with a border of zeros, so that none of these is out of reach. What is
+// convolved is computed image by image, in the gradient once more, and is never kept.
 
 constexpr Int TAPS = 16;
 constexpr bool MANY = WEFT_BYTES == 64;  // registers
@@ -244,11 +244,40 @@ Int padded_inputs(const Enlarge<T>& e) {
 }
 
 template <class T>
+Int image_size(const Enlarge<T>& e) {
+    return e.height * e.width * e.inputs;
+}
+
+template <class T>
 Int enlarge_scratch(const Enlarge<T>& e) {
     const Int weights = e.outputs * TAPS * padded_inputs(e);
     const Int planes = e.inputs * (e.height + 2) * strip(e);
     const Int cotangents = e.outputs * (2 * e.height + 2) * stride(e);
-    return weights + (planes > cotangents ? planes : cotangents);
+    return norm_scratch(e.norm) + image_size(e) + weights +
+           (planes > cotangents ? planes : cotangents);
+}
+
+// Where things lie in the scratch.
+template <class T>
+struct Space {
+    T *norm, *image, *weights, *planes;
+
+    Space(const Enlarge<T>& e, T* scratch) {
+        norm = scratch;
+        image = norm + norm_scratch(e.norm);
+        weights = image + image_size(e);
+        planes = weights + e.outputs * TAPS * padded_inputs(e);
+    }
+};
+
+// The normalisation of one image.
+template <class T>
+Norm<T> norm_of_row(const Enlarge<T>& e, Int row, const Space<T>& space) {
+    Norm<T> norm = e.norm;
+    norm.pixels = e.height * e.width;
+    norm.input += row * image_size(e);
+    norm.output = space.image;
+    return norm;
 }
 
 // Weights in the order `enlarge_lines` reads them: (p of the line, output, input, a, p, a).
@@ -313,19 +342,27 @@ void enlarge_line(const Enlarge<T>& e, const T* planes, const T* weights, Int m,
     }
 }
 
+// Copies an image channel by channel within a border of zeros.
+template <class T>
+void take_image(const Enlarge<T>& e, const T* from, T* planes) {
+    const Int pitch = strip(e), plane = (e.height + 2) * pitch;
+    for (Int y = 0; y < e.height; ++y)
+        for (Int x = 0; x < e.width; ++x, from += e.inputs) {
+            T* at = planes + (y + 1) * pitch + x + 1;
+            for (Int i = 0; i < e.inputs; ++i) at[i * plane] = from[i];
+        }
+}
+
 template <class T>
 void enlarge(const Enlarge<T>& e, Int first, Int last, T* scratch) {
-    const Int pitch = strip(e), plane = (e.height + 2) * pitch;
-    T *weights = scratch, *planes = scratch + e.outputs * TAPS * padded_inputs(e);
+    const Space<T> space(e, scratch);
+    T *weights = space.weights, *planes = space.planes;
     order_weights(e, weights);
-    fill(planes, e.inputs * plane, T(0));
+    fill(planes, e.inputs * (e.height + 2) * strip(e), T(0));
     for (Int row = first; row < last; ++row) {
-        const T* from = e.input + row * e.height * e.width * e.inputs;
-        for (Int y = 0; y < e.height; ++y)
-            for (Int x = 0; x < e.width; ++x, from += e.inputs) {
-                T* at = planes + (y + 1) * pitch + x + 1;
-                for (Int i = 0; i < e.inputs; ++i) at[i * plane] = from[i];
-            }
+        const Norm<T> norm = norm_of_row(e, row, space);
+        normalise(norm, 0, count_blocks(norm), space.norm);
+        take_image(e, space.image, planes);
         T* to = e.output + row * e.outputs * e.tall * e.wide;
         for (Int y = 0; y < e.tall; ++y)
             for (Int output = 0; output < e.outputs;) {
@@ -422,8 +459,9 @@ void take_cotangent(const Enlarge<T>& e, const T* from, T* cotangents) {
 template <class T>
 void enlarge_gradient(const Enlarge<T>& e, Int first, Int last, T* scratch) {
     constexpr int L = Lanes<T>::count;
-    const Int inputs = padded_inputs(e), pitch = stride(e), plane = (2 * e.height + 2) * pitch;
-    T *weights = scratch, *cotangents = scratch + e.outputs * TAPS * inputs;
+    const Int inputs = padded_inputs(e), plane = (2 * e.height + 2) * stride(e);
+    const Space<T> space(e, scratch);
+    T *weights = space.weights, *cotangents = space.planes;
     fill(weights, e.outputs * TAPS * inputs, T(0));
     for (Int i = 0; i < e.inputs; ++i)
         for (Int k = 0; k < e.outputs * TAPS; ++k)
@@ -431,19 +469,23 @@ void enlarge_gradient(const Enlarge<T>& e, Int first, Int last, T* scratch) {
     fill(cotangents, e.outputs * plane, T(0));
     for (Int row = first; row < last; ++row) {
         take_cotangent(e, e.cotangent + row * e.outputs * e.tall * e.wide, cotangents);
-        const T* image = e.input + row * e.height * e.width * e.inputs;
-        T* to = e.d_input + row * e.height * e.width * e.inputs;
+        Norm<T> norm = norm_of_row(e, row, space);
+        norm.d_input += row * image_size(e);
+        norm.cotangent = norm.d_input;
+        const Int blocks = count_blocks(norm);
+        normalise(norm, 0, blocks, space.norm);
         for (Int channel = 0; channel < e.inputs; channel += L) {
             for (Int y = 0; y < e.height; ++y)
                 for (Int x = 0; x < e.width; x += TILE)
-                    input_tile(e, cotangents, weights, y, x, channel, to);
+                    input_tile(e, cotangents, weights, y, x, channel, norm.d_input);
             for (Int output = 0; output < e.outputs; ++output)
                 for (Int line = 0; line < 4; line += LINES)
                     if (channel + L <= e.inputs)
-                        weight_lines<T, true>(e, image, cotangents, output, line, channel);
+                        weight_lines<T, true>(e, space.image, cotangents, output, line, channel);
                     else
-                        weight_lines<T, false>(e, image, cotangents, output, line, channel);
+                        weight_lines<T, false>(e, space.image, cotangents, output, line, channel);
         }
+        sums(norm, 0, blocks, e.sums, space.norm);
     }
 }
 

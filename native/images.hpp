@@ -18,15 +18,18 @@ struct Norm {
     T* d_input;
 };
 
-// A transposed convolution of 4 × 4, stride 2 and padding 1, whose output (rows, outputs, tall,
-// wide) lies channel by channel; its last row and column may be left out.
+// A transposed convolution of 4 × 4, stride 2 and padding 1, of what a normalisation with its ReLU
+// makes of the input. The output (rows, outputs, tall, wide) lies channel by channel; its last row
+// and column may be left out.
 template <class T>
 struct Enlarge {
     std::int64_t rows, inputs, outputs, height, width, tall, wide;
-    const T *input, *weight, *bias;  // weight is (inputs, outputs, 4, 4)
+    Norm<T> norm;            // of all images; not its output
+    const T *weight, *bias;  // weight is (inputs, outputs, 4, 4)
     T* output;
     const T* cotangent;
-    T *d_input, *d_weight, *d_bias;  // the last two are (outputs, 4, 4, inputs), (outputs); added to
+    T *d_weight, *d_bias;  // (outputs, 4, 4, inputs), (outputs); added to
+    double* sums;          // those of the normalisation's gradient, (2, inputs); added to
 };
 
 // Log-density of what lies between 0 and 1 given log-odds: sums over a row's observed entries of
@@ -51,12 +54,13 @@ struct ImageKernel {
     void (*moments)(const Norm<T>&, std::int64_t first, std::int64_t last, double* found,
                     T* scratch);
     void (*normalise)(const Norm<T>&, std::int64_t first, std::int64_t last, T* scratch);
-    // sums of g and of g · (input - centre) per channel
+    // sums of g and of g · (input - centre) per channel, added to
     void (*sums)(const Norm<T>&, std::int64_t first, std::int64_t last, double* found, T* scratch);
     void (*normalise_gradient)(const Norm<T>&, std::int64_t first, std::int64_t last, T* scratch);
 
     std::int64_t (*enlarge_scratch)(const Enlarge<T>&);
     void (*enlarge)(const Enlarge<T>&, std::int64_t first, std::int64_t last, T* scratch);
+    // the gradient of the normalisation's output is left in norm.d_input
     void (*enlarge_gradient)(const Enlarge<T>&, std::int64_t first, std::int64_t last, T* scratch);
 
     void (*density)(const Density<T>&, std::int64_t first, std::int64_t last);

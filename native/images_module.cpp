@@ -67,21 +67,13 @@ Norm<T> norm_of(const Array<const T>& input, const Array<const T>& weight,
     return norm;
 }
 
+// Mean and variance of each channel.
 template <class T>
-void normalise(Array<const T> input, Array<const T> weight, Array<const T> bias, double epsilon,
-               Array<T> output, Array<double> moments, const std::string& kernels, Int threads) {
-    Norm<T> norm = norm_of<T>(input, weight, bias, moments);
+void find_moments(const Norm<T>& norm, const ImageKernel<T>& kernel, Int threads, double* found) {
     const Int channels = norm.channels;
-    require(shaped(output, {norm.pixels, channels}), "Output must be shaped like the input.");
-    norm.output = output.data();
-    double* found = moments.data();
-    const T *by = weight.data(), *beyond = bias.data();
-    const ImageKernel<T>& kernel = of_type<T>(named(BUILT, kernels));
-    nb::gil_scoped_release released;
-    const Int blocks = kernel.blocks(norm), scratch = kernel.norm_scratch(norm);
     std::vector<std::vector<double>> parts(TASKS);
-    spread(blocks, threads, [&](Int task, Int first, Int last) {
-        std::vector<T> space(scratch);
+    spread(kernel.blocks(norm), threads, [&](Int task, Int first, Int last) {
+        std::vector<T> space(kernel.norm_scratch(norm));
         parts[task].resize(2 * (1 + 2 * channels));
         kernel.moments(norm, first, last, parts[task].data(), space.data());
     });
@@ -92,10 +84,55 @@ void normalise(Array<const T> input, Array<const T> weight, Array<const T> bias,
         found[c] = sum[1 + c];
         found[channels + c] = sum[1 + channels + c] / sum[0];
     }
-    const Affine<T> affine(channels, by, beyond, found, epsilon);
+}
+
+// What tasks found, added up in their order.
+template <class S>
+std::vector<double> add_up(const std::vector<std::vector<S>>& parts, Int count) {
+    std::vector<double> sum(count);
+    for (const std::vector<S>& part : parts)
+        for (std::size_t i = 0; i < part.size(); ++i) sum[i] += part[i];
+    return sum;
+}
+
+// The gradient of a normalisation given its sums, which are (2, channels). It may be written over
+// the cotangent.
+template <class T>
+void finish_gradient(Norm<T>& norm, const Affine<T>& affine, const std::vector<double>& sum,
+                     const ImageKernel<T>& kernel, Int threads, T* d_weight, T* d_bias) {
+    const Int channels = norm.channels;
+    std::vector<T> offset(channels), slope(channels);
+    for (Int c = 0; c < channels; ++c) {
+        const double inverse = affine.inverse[c], gain = affine.scale[c];
+        offset[c] = T(gain * sum[c] / norm.pixels);
+        slope[c] = T(gain * inverse * inverse * sum[channels + c] / norm.pixels);
+        d_bias[c] = T(sum[c]);
+        d_weight[c] = T(inverse * sum[channels + c]);
+    }
+    norm.gain = affine.scale.data();
+    norm.offset = offset.data();
+    norm.slope = slope.data();
+    spread(kernel.blocks(norm), threads, [&](Int, Int first, Int last) {
+        std::vector<T> space(kernel.norm_scratch(norm));
+        kernel.normalise_gradient(norm, first, last, space.data());
+    });
+}
+
+template <class T>
+void normalise(Array<const T> input, Array<const T> weight, Array<const T> bias, double epsilon,
+               Array<T> output, Array<double> moments, const std::string& kernels, Int threads) {
+    Norm<T> norm = norm_of<T>(input, weight, bias, moments);
+    require(shaped(output, {norm.pixels, norm.channels}), "Output must be shaped like the input.");
+    norm.output = output.data();
+    double* found = moments.data();
+    const T *by = weight.data(), *beyond = bias.data();
+    const ImageKernel<T>& kernel = of_type<T>(named(BUILT, kernels));
+    nb::gil_scoped_release released;
+    find_moments(norm, kernel, threads, found);
+    const Affine<T> affine(norm.channels, by, beyond, found, epsilon);
     affine.into(norm);
-    spread(blocks, threads, [&](Int, Int first, Int last) {
-        std::vector<T> space(scratch);
+    spread(kernel.blocks(norm), threads, [&](Int, Int first, Int last) {
+        std::vector<T> space(kernel.norm_scratch(norm));
         kernel.normalise(norm, first, last, space.data());
     });
 }
@@ -118,66 +155,53 @@ void normalise_gradient(Array<const T> input, Array<const T> weight, Array<const
     affine.into(norm);
     const ImageKernel<T>& kernel = of_type<T>(named(BUILT, kernels));
     nb::gil_scoped_release released;
-    const Int blocks = kernel.blocks(norm), scratch = kernel.norm_scratch(norm);
     std::vector<std::vector<double>> parts(TASKS);
-    spread(blocks, threads, [&](Int task, Int first, Int last) {
-        std::vector<T> space(scratch);
+    spread(kernel.blocks(norm), threads, [&](Int task, Int first, Int last) {
+        std::vector<T> space(kernel.norm_scratch(norm));
         parts[task].resize(2 * channels);
         kernel.sums(norm, first, last, parts[task].data(), space.data());
     });
-    std::vector<double> sum(2 * channels);
-    for (const std::vector<double>& part : parts)
-        for (std::size_t i = 0; i < part.size(); ++i) sum[i] += part[i];
-    std::vector<T> offset(channels), slope(channels);
-    for (Int c = 0; c < channels; ++c) {
-        const double inverse = affine.inverse[c], gain = affine.scale[c];
-        offset[c] = T(gain * sum[c] / norm.pixels);
-        slope[c] = T(gain * inverse * inverse * sum[channels + c] / norm.pixels);
-        beyond[c] = T(sum[c]);
-        by[c] = T(inverse * sum[channels + c]);
-    }
-    norm.gain = affine.scale.data();
-    norm.offset = offset.data();
-    norm.slope = slope.data();
-    spread(blocks, threads, [&](Int, Int first, Int last) {
-        std::vector<T> space(scratch);
-        kernel.normalise_gradient(norm, first, last, space.data());
-    });
+    finish_gradient(norm, affine, add_up(parts, 2 * channels), kernel, threads, by, beyond);
 }
 
+// The input comes as (pixels, inputs), as for the normalisation; its height and width are half the
+// output's, rounded up.
 template <class T, class Output>
-Enlarge<T> enlarge_of(const Array<const T>& input, const Array<const T>& weight,
+Enlarge<T> enlarge_of(const Norm<T>& norm, const Array<const T>& weight,
                       const Array<const T>& bias, const Output& output) {
-    require(input.ndim() == 4, "Input must be (rows, height, width, inputs).");
     require(output.ndim() == 4, "Output must be (rows, outputs, height, width).");
     Enlarge<T> e{};
-    e.rows = input.shape(0);
-    e.height = input.shape(1);
-    e.width = input.shape(2);
-    e.inputs = input.shape(3);
+    e.norm = norm;
+    e.inputs = norm.channels;
+    e.rows = output.shape(0);
     e.outputs = output.shape(1);
     e.tall = output.shape(2);
     e.wide = output.shape(3);
-    const auto doubled = [](Int small, Int large) {
-        return small > 0 && (large == 2 * small || large == 2 * small - 1);
-    };
-    require((Int)output.shape(0) == e.rows && doubled(e.height, e.tall) && doubled(e.width, e.wide),
+    e.height = (e.tall + 1) / 2;
+    e.width = (e.wide + 1) / 2;
+    require(norm.pixels == e.rows * e.height * e.width,
             "Output must be twice as high and wide as the input, or one less.");
     require(shaped(weight, {e.inputs, e.outputs, 4, 4}) && shaped(bias, {e.outputs}),
             "Weight must be (inputs, outputs, 4, 4), bias (outputs).");
-    e.input = input.data();
     e.weight = weight.data();
     e.bias = bias.data();
     return e;
 }
 
 template <class T>
-void enlarge(Array<const T> input, Array<const T> weight, Array<const T> bias, Array<T> output,
+void enlarge(Array<const T> input, Array<const T> gain, Array<const T> shift, double epsilon,
+             Array<double> moments, Array<const T> weight, Array<const T> bias, Array<T> output,
              const std::string& kernels, Int threads) {
-    Enlarge<T> e = enlarge_of<T>(input, weight, bias, output);
+    Enlarge<T> e =
+        enlarge_of<T>(norm_of<T>(input, gain, shift, moments), weight, bias, output);
     e.output = output.data();
+    double* found = moments.data();
+    const T *by = gain.data(), *beyond = shift.data();
     const ImageKernel<T>& kernel = of_type<T>(named(BUILT, kernels));
     nb::gil_scoped_release released;
+    find_moments(e.norm, kernel, threads, found);
+    const Affine<T> affine(e.inputs, by, beyond, found, epsilon);
+    affine.into(e.norm);
     spread(e.rows, threads, [&](Int, Int first, Int last) {
         std::vector<T> space(kernel.enlarge_scratch(e));
         kernel.enlarge(e, first, last, space.data());
@@ -185,34 +209,45 @@ void enlarge(Array<const T> input, Array<const T> weight, Array<const T> bias, A
 }
 
 template <class T>
-void enlarge_gradient(Array<const T> input, Array<const T> weight, Array<const T> bias,
-                      Array<const T> cotangent, Array<T> d_input, Array<T> d_weight,
-                      Array<T> d_bias, const std::string& kernels, Int threads) {
-    Enlarge<T> e = enlarge_of<T>(input, weight, bias, cotangent);
-    require(shaped(d_input, {e.rows, e.height, e.width, e.inputs}),
+void enlarge_gradient(Array<const T> input, Array<const T> gain, Array<const T> shift,
+                      double epsilon, Array<double> moments, Array<const T> weight,
+                      Array<const T> bias, Array<const T> cotangent, Array<T> d_input,
+                      Array<T> d_gain, Array<T> d_shift, Array<T> d_weight, Array<T> d_bias,
+                      const std::string& kernels, Int threads) {
+    Enlarge<T> e =
+        enlarge_of<T>(norm_of<T>(input, gain, shift, moments), weight, bias, cotangent);
+    require(shaped(d_input, {e.norm.pixels, e.inputs}),
             "The input's gradient must be shaped like the input.");
+    require(shaped(d_gain, {e.inputs}) && shaped(d_shift, {e.inputs}),
+            "Gradients of the normalisation's parameters must be (inputs).");
     require(shaped(d_weight, {e.outputs, 4, 4, e.inputs}) && shaped(d_bias, {e.outputs}),
             "The weight's gradient must be (outputs, 4, 4, inputs), the bias's (outputs).");
     e.cotangent = cotangent.data();
-    e.d_input = d_input.data();
+    e.norm.d_input = d_input.data();
+    e.norm.cotangent = e.norm.d_input;
     T *weights = d_weight.data(), *biases = d_bias.data();
+    T *by = d_gain.data(), *beyond = d_shift.data();
+    const Affine<T> affine(e.inputs, gain.data(), shift.data(), moments.data(), epsilon);
+    affine.into(e.norm);
     const ImageKernel<T>& kernel = of_type<T>(named(BUILT, kernels));
     nb::gil_scoped_release released;
     const Int count = e.outputs * 16 * e.inputs;
     std::vector<std::vector<T>> parts(TASKS);
+    std::vector<std::vector<double>> norm_parts(TASKS);
     spread(e.rows, threads, [&](Int task, Int first, Int last) {
         std::vector<T> space(kernel.enlarge_scratch(e));
         parts[task].resize(count + e.outputs);
+        norm_parts[task].resize(2 * e.inputs);
         Enlarge<T> own = e;
         own.d_weight = parts[task].data();
         own.d_bias = own.d_weight + count;
+        own.sums = norm_parts[task].data();
         kernel.enlarge_gradient(own, first, last, space.data());
     });
-    std::vector<double> sum(count + e.outputs);
-    for (const std::vector<T>& part : parts)
-        for (std::size_t i = 0; i < part.size(); ++i) sum[i] += part[i];
+    const std::vector<double> sum = add_up(parts, count + e.outputs);
     for (Int i = 0; i < count; ++i) weights[i] = T(sum[i]);
     for (Int o = 0; o < e.outputs; ++o) biases[o] = T(sum[count + o]);
+    finish_gradient(e.norm, affine, add_up(norm_parts, 2 * e.inputs), kernel, threads, by, beyond);
 }
 
 template <class T>
@@ -264,10 +299,11 @@ void define(nb::module_& module) {
     module.def("normalise_gradient", &normalise_gradient<T>, "input"_a, "weight"_a, "bias"_a,
                "epsilon"_a, "moments"_a, "cotangent"_a, "d_input"_a, "d_weight"_a, "d_bias"_a,
                "kernels"_a, "threads"_a);
-    module.def("enlarge", &enlarge<T>, "input"_a, "weight"_a, "bias"_a, "output"_a, "kernels"_a,
-               "threads"_a);
-    module.def("enlarge_gradient", &enlarge_gradient<T>, "input"_a, "weight"_a, "bias"_a,
-               "cotangent"_a, "d_input"_a, "d_weight"_a, "d_bias"_a, "kernels"_a, "threads"_a);
+    module.def("enlarge", &enlarge<T>, "input"_a, "gain"_a, "shift"_a, "epsilon"_a, "moments"_a,
+               "weight"_a, "bias"_a, "output"_a, "kernels"_a, "threads"_a);
+    module.def("enlarge_gradient", &enlarge_gradient<T>, "input"_a, "gain"_a, "shift"_a,
+               "epsilon"_a, "moments"_a, "weight"_a, "bias"_a, "cotangent"_a, "d_input"_a,
+               "d_gain"_a, "d_shift"_a, "d_weight"_a, "d_bias"_a, "kernels"_a, "threads"_a);
     module.def("density", &density<T>, "raw"_a, "value"_a, "observed"_a, "score"_a, "kernels"_a,
                "threads"_a);
     module.def("density_gradient", &density_gradient<T>, "raw"_a, "value"_a, "observed"_a,

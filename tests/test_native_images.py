@@ -57,6 +57,13 @@ def layer(channels, dtype, seed=0):
     return norm
 
 
+def convolution(channels, outputs, dtype):
+    last = nn.ConvTranspose2d(channels, outputs, 4, stride=2, padding=1).to(dtype)
+    for seed, parameter in enumerate(last.parameters(), 1):
+        parameter.data.copy_(normal(*parameter.shape, seed=seed))
+    return last
+
+
 def statistics(norm):
     return [norm.running_mean, norm.running_var, norm.num_batches_tracked.double()]
 
@@ -90,15 +97,43 @@ def test_normalising_and_rectifying_is_what_the_layers_do(shape, channels, dtype
 @CHANNELS
 @pytest.mark.parametrize("outputs", [1, 3, 4, 5])
 @pytest.mark.parametrize(("rows", "side", "cut"), [(1, 3, 1), (3, 16, 0), (35, 9, 1)])
-def test_enlarging_is_a_transposed_convolution(rows, side, cut, outputs, channels, dtype, kernels):
-    given = images(rows, channels, side, side)
-    weight, bias = normal(channels, outputs, 4, 4, seed=1), normal(outputs, seed=2)
+def test_enlarging_is_what_the_layers_do(rows, side, cut, outputs, channels, dtype, kernels):
+    """A normalisation, a ReLU and a transposed convolution, cut to a side."""
     large = 2 * side - cut
-    x, w, b = leaves([given, weight, bias], dtype)
-    found = with_gradient(native_images.enlarged(x, w, b, large, kernels), [x, w, b])
-    x, w, b = leaves([given, weight, bias], torch.float64)
-    output = F.conv_transpose2d(x, w, b, stride=2, padding=1)[..., :large, :large]
-    assert_same(found, with_gradient(output.flatten(1), [x, w, b]), TOLERANCE[dtype])
+    x, offset = leaves([images(rows, channels, side, side), normal(channels, seed=3)], dtype)
+    norm, last = layer(channels, dtype), convolution(channels, outputs, dtype)
+    norm_twin, last_twin = copy.deepcopy(norm).double(), copy.deepcopy(last).double()
+    found = with_gradient(
+        native_images.enlarged(x, norm, offset, last, large, kernels),
+        [x, *norm.parameters(), *last.parameters(), offset],
+    )
+    y, moved = leaves([x, offset], torch.float64)
+    hidden = F.relu(norm_twin(y + moved[:, None, None]))
+    expected = with_gradient(
+        last_twin(hidden)[..., :large, :large].flatten(1),
+        [y, *norm_twin.parameters(), *last_twin.parameters()],
+    )
+    assert_same(found[:-1], expected, TOLERANCE[dtype])
+    assert (found[-1] == 0).all()
+    assert_same(statistics(norm), statistics(norm_twin), TOLERANCE[dtype])
+
+
+@KERNELS
+def test_enlarging_is_rectifying_and_convolving(kernels):
+    """At a layer's real size, in single precision, and with the same running statistics."""
+    (x,) = leaves([images(4, 16, 32, 32)], torch.float32)
+    norm, last = layer(16, torch.float32), convolution(16, 3, torch.float32)
+    twin = copy.deepcopy(norm)
+    found = with_gradient(
+        native_images.enlarged(x, norm, None, last, 64, kernels),
+        [x, *norm.parameters(), *last.parameters()],
+    )
+    expected = with_gradient(
+        last(native_images.rectified(x, twin, None, kernels)).flatten(1),
+        [x, *twin.parameters(), *last.parameters()],
+    )
+    assert_same(found, expected, 1e-5)
+    assert all(torch.equal(a, b) for a, b in zip(statistics(norm), statistics(twin), strict=True))
 
 
 @KERNELS
@@ -122,19 +157,15 @@ def test_densities_leave_out_what_is_missing(scale, shape, dtype, kernels):
 
 @KERNELS
 def test_gradients_are_those_of_the_functions(kernels):
-    norm = layer(3, torch.float64)
+    for stage, side in ((Rectify(kernels), 4), (Enlarge(kernels), 3)):
+        names, parameters = zip(*stage.named_parameters(), strict=True)
 
-    def rectified(x, weight, bias):
-        state = {"weight": weight, "bias": bias}
-        return torch.func.functional_call(Rectify(norm, kernels), prefixed(state), (x,))
+        def run(x, *given, stage=stage, names=names):
+            state = dict(zip(names, given, strict=True))
+            return torch.func.functional_call(stage, state, (x,))
 
-    x, weight, bias = leaves([images(2, 3, 4, 5), norm.weight, norm.bias], torch.float64)
-    assert torch.autograd.gradcheck(rectified, (x, weight, bias))
-    given = leaves([images(2, 3, 3, 4), normal(3, 2, 4, 4), normal(2)], torch.float64)
-    square = given[0][..., :3].detach().requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda x, w, b: native_images.enlarged(x, w, b, 5, kernels), (square, *given[1:])
-    )
+        given = leaves([images(2, 3, side, side), *parameters], torch.float64)
+        assert torch.autograd.gradcheck(run, tuple(given))
     value, observed = uniform(3, 7), uniform(3, 7, seed=6) > 0.3
     (raw,) = leaves([normal(3, 7)], torch.float64)
     assert torch.autograd.gradcheck(
@@ -143,51 +174,59 @@ def test_gradients_are_those_of_the_functions(kernels):
 
 
 class Rectify(nn.Module):
-    """A layer that `functional_call` can give parameters to."""
+    """A stage that `functional_call` can give parameters to."""
 
-    def __init__(self, norm, kernels):
+    def __init__(self, kernels):
         super().__init__()
-        self.norm, self.kernels = norm, kernels
+        self.norm, self.kernels = layer(3, torch.float64), kernels
 
     def forward(self, x):
         return native_images.rectified(x, self.norm, None, self.kernels)
 
 
-def prefixed(state):
-    return {f"norm.{name}": value for name, value in state.items()}
+class Enlarge(Rectify):
+    def __init__(self, kernels):
+        super().__init__(kernels)
+        self.last = convolution(3, 2, torch.float64)
+
+    def forward(self, x):
+        return native_images.enlarged(x, self.norm, None, self.last, 5, self.kernels)
 
 
 @KERNELS
 def test_results_do_not_depend_on_threads(kernels):
     given, norm = images(70, 5, 9, 9, dtype=torch.float32), layer(5, torch.float32)
-    weight, bias = normal(5, 3, 4, 4).float(), normal(3).float()
+    next_norm, last = layer(5, torch.float32, seed=3), convolution(5, 3, torch.float32)
 
     def run(count):
         torch.set_num_threads(count)
-        x, w, b = leaves([given, weight, bias], torch.float32)
-        raw = native_images.enlarged(
-            native_images.rectified(x, norm, None, kernels), w, b, 17, kernels
-        )
+        (x,) = leaves([given], torch.float32)
+        hidden = native_images.rectified(x, norm, None, kernels)
+        raw = native_images.enlarged(hidden, next_norm, None, last, 17, kernels)
         observed = torch.ones_like(raw, dtype=torch.bool)
         score = native_images.density(raw, torch.zeros_like(raw), observed, kernels)
-        return with_gradient(score, [x, w, b, norm.weight, norm.bias])
+        layers = nn.ModuleList([norm, next_norm, last])
+        return with_gradient(score, [x, *layers.parameters()])
 
     before = torch.get_num_threads()
     try:
-        one, three = run(1), run(3)
+        one, two, three = run(1), run(2), run(3)
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))
+    for found in (two, three):
+        assert all(torch.equal(a, b) for a, b in zip(one, found, strict=True))
 
 
 @DTYPES
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("rows", [6, 11])
 @pytest.mark.parametrize(("channels", "size"), [(1, 5), (3, 13), (2, 16), (9, 8)])
-def test_networks_compute_what_their_layers_say(channels, size, training, dtype):
+def test_networks_compute_what_their_layers_say(channels, size, rows, training, dtype):
+    """Both for fewer rows than latent dimensions and for more."""
     torch.manual_seed(0)
     encoder: ImageFeatures | ImageDecoder = ImageFeatures(channels, size)
     decoder = ImageDecoder(7, channels, size)
-    given = [normal(6, channels, size, size, seed=1), normal(6, 7, seed=2)]
+    given = [normal(rows, channels, size, size, seed=1), normal(rows, 7, seed=2)]
     for network, inputs in zip((encoder, decoder), given, strict=True):
         own = copy.deepcopy(network).to(dtype).train(training)
         twin = copy.deepcopy(network).double().train(training)

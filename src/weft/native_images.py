@@ -107,46 +107,72 @@ def _pixels(images: Tensor) -> Tensor:
     return images.detach().permute(0, 2, 3, 1).view(-1, images.shape[1])
 
 
-def enlarged(images: Tensor, weight: Tensor, bias: Tensor, side: int, kernels: str) -> Tensor:
-    """Convolve to twice the side, transposed, with 4 × 4 weights; cut to ``side`` and flatten.
+def enlarged(
+    images: Tensor,
+    norm: nn.BatchNorm2d,
+    offset: Tensor | None,
+    last: nn.ConvTranspose2d,
+    side: int,
+    kernels: str,
+) -> Tensor:
+    """Normalise and rectify images, convolve them to twice the side, cut to ``side`` and flatten.
 
-    Does what ``conv_transpose2d(images, weight, bias, stride=2, padding=1)`` does, but lays its
-    output out channel by channel.
+    Does what `rectified` and then ``last``, a transposed convolution of 4 × 4, stride 2 and padding
+    1, do, but never holds what is between the two, and lays its output out channel by channel.
     """
     images = images.contiguous(memory_format=torch.channels_last)
-    output: Tensor = _Enlarged.apply(images, weight, bias, side, kernels)  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, Tensor] = _Enlarged.apply(  # type: ignore[no-untyped-call]
+        images, norm.weight, norm.bias, offset, norm.eps, last.weight, last.bias, side, kernels
+    )
+    output, moments = found
+    _remember(norm, moments, offset, images.numel() // images.shape[1])
     return output.flatten(1)
 
 
 class _Enlarged(torch.autograd.Function):
+    """Enlarged images, and mean and variance of what was given ``(2, channel)``."""
+
     @staticmethod
     def forward(
-        ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, side: int, kernels: str
-    ) -> Tensor:
+        ctx: Any,
+        images: Tensor,
+        gain: Tensor,
+        shift: Tensor,
+        offset: Tensor | None,
+        epsilon: float,
+        weight: Tensor,
+        bias: Tensor,
+        side: int,
+        kernels: str,
+    ) -> tuple[Tensor, Tensor]:
         output = images.new_empty(len(images), weight.shape[1], side, side)
-        arrays = (_last(images), weight.detach().contiguous(), bias.detach())
-        _images.enlarge(*arrays, output, kernels, _threads())
-        ctx.save_for_backward(images, weight, bias)
-        ctx.kernels = kernels
-        return output
+        moments = torch.empty(2, len(gain), dtype=torch.float64)
+        _images.enlarge(
+            *(_pixels(images), gain.detach(), shift.detach(), epsilon, moments),
+            *(weight.detach().contiguous(), bias.detach(), output, kernels, _threads()),
+        )
+        ctx.save_for_backward(images, gain, shift, moments, weight, bias)
+        ctx.epsilon, ctx.kernels, ctx.offset = epsilon, kernels, offset is not None
+        ctx.mark_non_differentiable(moments)
+        return output, moments
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        images, weight, bias = ctx.saved_tensors
-        d_images, d_bias = torch.empty_like(images), torch.empty_like(bias)
+    def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        images, gain, shift, moments, weight, bias = ctx.saved_tensors
+        d_images, d_gain, d_shift, d_bias = (
+            torch.empty_like(x) for x in (images, gain, shift, bias)
+        )
         d_weight = weight.new_empty(weight.shape[1], 4, 4, weight.shape[0])
         _images.enlarge_gradient(
-            *(_last(images), weight.detach().contiguous(), bias.detach()),
-            *(cotangent.contiguous(), _last(d_images), d_weight, d_bias),
+            *(_pixels(images), gain.detach(), shift.detach(), ctx.epsilon, moments),
+            *(weight.detach().contiguous(), bias.detach(), cotangent.contiguous()),
+            *(_pixels(d_images), d_gain, d_shift, d_weight, d_bias),
             *(ctx.kernels, _threads()),
         )
-        return d_images, d_weight.permute(3, 0, 1, 2).contiguous(), d_bias, None, None
-
-
-def _last(images: Tensor) -> Tensor:
-    """View images that lie channels last as ``(row, height, width, channel)``."""
-    return images.detach().permute(0, 2, 3, 1)
+        d_offset = torch.zeros_like(shift) if ctx.offset else None
+        d_weight = d_weight.permute(3, 0, 1, 2).contiguous()
+        return d_images, d_gain, d_shift, d_offset, None, d_weight, d_bias, None, None
 
 
 def density(raw: Tensor, value: Tensor, observed: Tensor, kernels: str) -> Tensor:

@@ -4,12 +4,13 @@ Both have three layers of stride 2, with batch norm and ReLU after all but the l
 side is halved, rounding up, to an eighth of it; the decoder goes back through the same sides.
 
 `layers` say what a network computes. In training, on a CPU, compiled operations compute the same:
-normalisation and ReLU in one, and a convolution's bias in front of them left out, as its mean takes
-it out again.
+normalisation and ReLU in one, together with the decoder's last convolution if they lie in front of
+it, and a convolution's bias in front of them left out, as the mean takes it out again.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -128,21 +129,37 @@ class ImageDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Map ``(rows, latent)`` to ``(rows, channels · size²)``."""
-        hidden, kernels = self.hidden(z), _compiled(self, z)
-        raw: Tensor = self.layers(hidden) if kernels is None else self._fast(hidden, kernels)
+        kernels = _compiled(self, z)
+        raw: Tensor = self.layers(self.hidden(z)) if kernels is None else self._fast(z, kernels)
         return raw
 
-    def _fast(self, hidden: Tensor, kernels: str) -> Tensor:
+    def _fast(self, z: Tensor, kernels: str) -> Tensor:
         """Run the layers by compiled operations."""
-        images: Tensor = self.layers[:3](hidden)
+        images = self._smallest(z)
         layers: list[Any] = list(self.layers)[3:]
         first, crop, norm, _, second, next_crop, next_norm, _, last, last_crop, flatten = layers
-        images = _up(first, crop, norm, images, kernels)
-        images = _up(second, next_crop, next_norm, images, kernels)
+        images = crop(_without_bias(first, images))
+        images = native_images.rectified(images, norm, first.bias, kernels)
+        images = next_crop(_without_bias(second, images))
         if last.out_channels > MOST_OUTPUTS:
+            images = native_images.rectified(images, next_norm, second.bias, kernels)
             raw: Tensor = flatten(last_crop(last(images)))
             return raw
-        return native_images.enlarged(images, last.weight, last.bias, last_crop.side, kernels)
+        side = last_crop.side
+        return native_images.enlarged(images, next_norm, second.bias, last, side, kernels)
+
+    def _smallest(self, z: Tensor) -> Tensor:
+        """Images before the first convolution, channels last.
+
+        Either the images are put in that order, or, if there are more of them than columns of
+        weights, the linear layer's weights are.
+        """
+        if len(z) <= self.hidden.in_features:
+            images: Tensor = self.layers[:3](self.hidden(z))
+            return images
+        third, side = WIDTHS[-1], math.isqrt(self.hidden.out_features // WIDTHS[-1])
+        hidden = F.linear(z, *(_pixelwise(x, third) for x in self.hidden.parameters()))
+        return F.relu(hidden, inplace=True).view(-1, side, side, third).permute(0, 3, 1, 2)
 
 
 def _compiled(network: nn.Module, given: Tensor) -> str | None:
@@ -157,12 +174,14 @@ def _down(layer: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor, kernels: str) 
     return native_images.rectified(images, norm, layer.bias, kernels)
 
 
-def _up(
-    layer: nn.ConvTranspose2d, crop: _Crop, norm: nn.BatchNorm2d, images: Tensor, kernels: str
-) -> Tensor:
-    """Convolve transposed, cut, normalise and rectify images."""
-    images = F.conv_transpose2d(images, layer.weight, stride=2, padding=1)
-    return native_images.rectified(crop(images), norm, layer.bias, kernels)
+def _pixelwise(parameter: Tensor, channels: int) -> Tensor:
+    """Put a linear layer's outputs ``(channel, pixel)`` in the order ``(pixel, channel)``."""
+    return parameter.view(channels, -1, *parameter.shape[1:]).transpose(0, 1).flatten(0, 1)
+
+
+def _without_bias(layer: nn.ConvTranspose2d, images: Tensor) -> Tensor:
+    """Convolve images, transposed."""
+    return F.conv_transpose2d(images, layer.weight, stride=2, padding=1)
 
 
 class _ChannelsLast(nn.Module):
