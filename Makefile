@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 
 .PHONY: demo test docs lint format evidence bench stability particles clean
 .DEFAULT_GOAL := demo
-PLAIN := exactness invariances finiteness objective textbook training estimator stream learning
+PLAIN := exactness invariances finiteness image likelihoods objective textbook training estimator stream learning
 
 NATIVE := CMakeLists.txt $(wildcard native/*)
 
