@@ -49,12 +49,16 @@ MODALITIES = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """Which clips and modalities, of which the first is given at the test, and which methods."""
+    """Which clips and modalities, of which the first is given at the test, and which methods.
+
+    Training images may be ``mirrored`` where people go either way.
+    """
 
     title: str
     modalities: tuple[str, ...]
     read: Callable[[Path], Sequences]
     methods: tuple[str, ...] = METHODS
+    mirrored: bool = True
 
     @property
     def given(self) -> str:
@@ -67,6 +71,7 @@ EXPERIMENTS = {
         "36 close-up clips of four actions, from video",
         ("video", "silhouette", "action"),
         partial(read_prepared, window=(74, 75)),
+        mirrored=False,
     ),
     "w90": Experiment(
         "all 90 clips, from silhouettes",
@@ -87,7 +92,7 @@ class Budget:
     """A model's size and how it is trained, the same for every method.
 
     ``weight`` is the multiplier λ of labels; images have 1. ``moved`` is how many pixels images are
-    moved at most in training, and mirrored; 0 leaves them alone. With ``steps`` given, there are as
+    moved at most in training; 0 leaves them alone. With ``steps`` given, there are as
     many epochs as make so many steps, however many clips an experiment has.
     """
 
@@ -152,9 +157,9 @@ BUDGETS = {"paper": PAPER, "short": SHORT, "wide": WIDE, "quick": QUICK}
 """How much is spent on a fit.
 
 ``paper`` is the supplement's table. ``short`` is for two cores: a smaller state, and many small
-steps that score half of the frames, of images that are moved and mirrored. Instead of the losses of
-each modality alone, modalities are withheld at random and scored nevertheless. ``wide`` is the same
-with the paper's size of the state. ``quick`` only shows that it runs.
+steps that score half of the frames, of images that are moved and may be mirrored. Instead of the
+losses of each modality alone, modalities are withheld at random and scored nevertheless. ``wide``
+is the same with the paper's size of the state. ``quick`` only shows that it runs.
 """
 
 
@@ -193,20 +198,20 @@ def clips_of(job: WeizmannJob) -> tuple[Sequences, Sequences]:
     return train, clips[tested]
 
 
-def move_images(data: Sequences, generator: torch.Generator, most: int) -> Sequences:
-    """Move all images of a sequence by the same few pixels, and mirror every other one.
+def move_images(data: Sequences, generator: torch.Generator, most: int, mirror: bool) -> Sequences:
+    """Move all images of a sequence by the same few pixels, and mirror about every other one.
 
-    What enters at an edge repeats it. Actions mean the same on either side.
+    What enters at an edge repeats it.
     """
     count = len(data)
     moves = torch.randint(-most, most + 1, (count, 2), generator=generator).numpy()
-    mirrored = torch.rand(count, generator=generator).numpy() < 0.5
+    mirrored = torch.rand(count, generator=generator).numpy() < 0.5 * mirror
     columns = dict(data.columns)
     for name, column in data.columns.items():
         if len(column.shape) != 3:
             continue
         values = column.values.copy()
-        for first, length, move, mirror in zip(
+        for first, length, move, flip in zip(
             data.starts, data.lengths, moves, mirrored, strict=True
         ):
             rows = slice(first, first + length)
@@ -215,7 +220,7 @@ def move_images(data: Sequences, generator: torch.Generator, most: int) -> Seque
             top, left = most + move
             side = column.shape[1]
             moved = wide[:, :, top : top + side, left : left + side]
-            values[rows] = moved[..., ::-1] if mirror else moved
+            values[rows] = moved[..., ::-1] if flip else moved
         columns[name] = replace(column, values=np.where(column.observed, values, 0))
     return replace(data, columns=columns)
 
@@ -234,11 +239,13 @@ def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
         particles=budget.particles,
     )
     directory = job.directory / job.name
+    mirror = EXPERIMENTS[job.experiment].mirrored
+    move = partial(move_images, most=budget.moved, mirror=mirror) if budget.moved else None
     return model.fit(
         train,
         training=budget.training_on(train),
         objective=budget.objective,
-        augment=partial(move_images, most=budget.moved) if budget.moved else None,
+        augment=move,
         seed=job.seed,
         directory=directory,
         resume=(directory / CHECKPOINT).exists(),
