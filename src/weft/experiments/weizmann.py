@@ -141,7 +141,7 @@ SHORT = Budget(
     replace(PAPER.objective, particles=MonteCarlo(10), frames=0.5, each_alone=False),
     latent=64,
     hidden=64,
-    weight=50.0,
+    weight=200.0,
     moved=6,
     steps=6000,
 )
