@@ -25,16 +25,13 @@ from torch.utils.checkpoint import checkpoint
 
 from weft.gaussian import Gaussian
 from weft.inference import native
-from weft.inference.moments import moments
+from weft.inference.moments import PIECE, moments
 from weft.inference.native import Draws, Way
 from weft.model import MarkovModel
 from weft.networks import GatedTransition
 from weft.particles import Cubature, Particles, RandomParticles
 
 T = TypeVar("T")
-
-PIECE = 2**17
-"""Numbers of particles' states that go through a network at once."""
 
 __all__ = ["Link", "Passage", "Smoothed", "Step", "carry", "draw", "fuse", "lead", "reference"]
 
