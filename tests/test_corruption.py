@@ -251,6 +251,15 @@ def test_withholding_never_takes_the_only_modality_that_was_there():
     assert withhold_modalities(data, 1.0, seeded()).observed_fraction("x") == 1
 
 
+def test_only_named_modalities_are_withheld_and_then_maybe_all_of_them():
+    data = full([4, 2] * 400)
+    left = withhold_modalities(data, 0.5, seeded(), ["act"])
+    assert left.observed_fraction("x") == 1
+    assert left.observed_fraction("act") == pytest.approx(0.5, abs=0.05)
+    alone = withhold_modalities(data.hide("x"), 1.0, seeded(), ["act"])
+    assert alone.observed_fraction("act") == 1
+
+
 def test_withholding_nothing_uses_no_random_numbers():
     generator = seeded()
     before = generator.get_state()

@@ -59,7 +59,7 @@ def test_the_paper_budget_is_the_supplement_s_table():
     assert training.temperature(250).beta == 1.0
     assert {training.rate(step, 3000) for step in (0, 1500, 2999)} == {5e-4}
     assert objective.each_alone
-    assert (budget.latent, budget.hidden, budget.weight) == (256, 256, 10)
+    assert (budget.latent, budget.hidden, budget.labels) == (256, 256, 10)
 
 
 def test_one_person_is_held_out(data):

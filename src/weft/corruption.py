@@ -123,10 +123,16 @@ def delete_modalities(
     return data.delete(dict.fromkeys(_chosen(data, modalities), marked))
 
 
-def withhold_modalities(data: Sequences, fraction: float, generator: torch.Generator) -> Sequences:
+def withhold_modalities(
+    data: Sequences,
+    fraction: float,
+    generator: torch.Generator,
+    modalities: Sequence[str] | None = None,
+) -> Sequences:
     """Delete each modality of each sequence wholly with probability ``fraction``, but never all.
 
-    Which one a sequence keeps for certain is drawn from those observed anywhere in it.
+    Which one a sequence keeps for certain is drawn from those observed anywhere in it, unless one
+    that is not to be withheld is among them.
     """
     _require_fraction(fraction)
     if not fraction:  # no random numbers are used up for nothing
@@ -137,8 +143,9 @@ def withhold_modalities(data: Sequences, fraction: float, generator: torch.Gener
     for i, name in enumerate(data.names):
         seen = data.columns[name].observed.reshape(data.rows, -1).any(1)
         counts[i] = np.bincount(whose[seen], minlength=len(data))
-    lots = np.where(counts > 0, _uniform(shape, generator), -1)
-    hit = (lots < lots.max(0)) & (_uniform(shape, generator) < fraction)
+    stays = ~np.isin(data.names, _chosen(data, modalities))[:, None]
+    lots = np.where(counts > 0, _uniform(shape, generator) + stays, -1)
+    hit = (lots < lots.max(0)) & (_uniform(shape, generator) < fraction) & ~stays
     return data.delete(dict(zip(data.names, hit[:, whose], strict=True)))
 
 

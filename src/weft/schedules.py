@@ -43,6 +43,8 @@ class TrainingConfig:
         Chance of each modality of a sequence to be withheld from the input as a whole, never all of
         them; the target stays. It teaches to infer each modality from any others. Meant for
         objectives without the losses of each modality alone, which would have nothing to go by.
+    withheld : tuple of str, optional
+        The modalities that may be withheld; all of them if not given.
     segment : int, optional
         Train on pieces of this many steps, which learns local dynamics in a fraction of the time.
     segment_until : float
@@ -72,6 +74,7 @@ class TrainingConfig:
     clip: float = 5.0
     burst: float = 0.1
     withhold: float = 0.0
+    withheld: tuple[str, ...] | None = None
     segment: int | None = None
     segment_until: float = 1.0
     bucket: bool = True

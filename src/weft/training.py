@@ -180,7 +180,8 @@ class Trainer:
         """What is given and what is scored: all of it, or when polishing what is given."""
         if not self.config.polishing(self.progress.epoch):
             seen = delete_bursts(data, self.config.burst, generator)
-            return withhold_modalities(seen, self.config.withhold, generator), data
+            config = self.config
+            return withhold_modalities(seen, config.withhold, generator, config.withheld), data
         share = float(torch.rand((), generator=generator)) * MOST_HIDDEN
         seen = delete_steps(data, share, generator)
         return seen, seen

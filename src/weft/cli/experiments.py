@@ -25,7 +25,10 @@ Experiments = Annotated[
 Methods = Annotated[
     list[str] | None, typer.Option(help="Inference methods; the usual ones if not given.")
 ]
-Budget = Annotated[str, typer.Option(help="How much to spend on a fit: paper, short or quick.")]
+Budget = Annotated[
+    str | None,
+    typer.Option(help="What to spend on a fit: paper, wide, short or quick; the usual if not given."),
+]
 Quick = Annotated[bool, typer.Option(help="A small version, to see that it runs.")]
 
 
@@ -101,7 +104,7 @@ def weizmann(
     data: Data,
     experiment: Experiments = None,
     method: Methods = None,
-    budget: Budget = "short",
+    budget: Budget = None,
     seeds: Seeds = 1,
     out: Out = Path("results"),
     processes: Processes = None,
@@ -131,7 +134,7 @@ def weizmann_weak(
     data: Data,
     experiment: Experiments = None,
     method: Methods = None,
-    budget: Budget = "short",
+    budget: Budget = None,
     seeds: Seeds = 1,
     out: Out = Path("results"),
     processes: Processes = None,

@@ -51,7 +51,8 @@ MODALITIES = {
 class Experiment:
     """Which clips and modalities, of which the first is given at the test, and which methods.
 
-    Training images may be ``mirrored`` where people go either way.
+    Training images may be ``mirrored`` where people go either way. The ``budget`` is what is spent
+    on a fit unless something else is asked for.
     """
 
     title: str
@@ -59,11 +60,17 @@ class Experiment:
     read: Callable[[Path], Sequences]
     methods: tuple[str, ...] = METHODS
     mirrored: bool = True
+    budget: str = "wide"
 
     @property
     def given(self) -> str:
         """What is observed at the test."""
         return self.modalities[0]
+
+    @property
+    def inferred(self) -> tuple[str, ...]:
+        """What is inferred from it; only these are ever withheld in training."""
+        return self.modalities[1:]
 
 
 EXPERIMENTS = {
@@ -77,6 +84,7 @@ EXPERIMENTS = {
         "all 90 clips, from silhouettes",
         ("silhouette", "person", "action"),
         partial(read_weizmann, videos=False),
+        budget="short",
     ),
     "w27": Experiment(
         "27 wide clips of six actions, from video",
@@ -91,16 +99,17 @@ EXPERIMENTS = {
 class Budget:
     """A model's size and how it is trained, the same for every method.
 
-    ``weight`` is the multiplier λ of labels; images have 1. ``moved`` is how many pixels images are
-    moved at most in training; 0 leaves them alone. With ``steps`` given, there are as
-    many epochs as make so many steps, however many clips an experiment has.
+    ``images`` and ``labels`` are their multipliers λ. ``moved`` is how many pixels images are moved
+    at most in training; 0 leaves them alone. With ``steps`` given, there are as many epochs as make
+    so many steps, however many clips an experiment has.
     """
 
     training: TrainingConfig
     objective: ObjectiveConfig
     latent: int = 256
     hidden: int = 256
-    weight: float = 10.0
+    images: float = 1.0
+    labels: float = 10.0
     particles: Particles = MonteCarlo(25)
     moved: int = 0
     steps: int | None = None
@@ -141,11 +150,22 @@ SHORT = Budget(
     replace(PAPER.objective, particles=MonteCarlo(10), frames=0.5, each_alone=False),
     latent=64,
     hidden=64,
-    weight=200.0,
+    images=10.0,
+    labels=2000.0,
     moved=6,
-    steps=6000,
+    steps=4000,
 )
-WIDE = replace(SHORT, latent=256, hidden=256)
+WIDE = replace(
+    SHORT,
+    training=replace(SHORT.training, batch_size=25),
+    objective=replace(SHORT.objective, particles=MonteCarlo(5), frames=0.1),
+    latent=256,
+    hidden=256,
+    images=300.0,
+    labels=6000.0,
+    moved=3,
+    steps=1500,
+)
 QUICK = Budget(
     replace(PAPER.training, epochs=1, batch_size=4, segment=4),
     replace(PAPER.objective, particles=MonteCarlo(2), match_particles=MonteCarlo(2)),
@@ -158,8 +178,9 @@ BUDGETS = {"paper": PAPER, "short": SHORT, "wide": WIDE, "quick": QUICK}
 
 ``paper`` is the supplement's table. ``short`` is for two cores: a smaller state, and many small
 steps that score half of the frames, of images that are moved and may be mirrored. Instead of the
-losses of each modality alone, modalities are withheld at random and scored nevertheless. ``wide``
-is the same with the paper's size of the state. ``quick`` only shows that it runs.
+losses of each modality alone, what is to be inferred at the test is withheld at random and scored
+nevertheless. ``wide`` is for video: the paper's size of the state and of a batch, few frames of
+each clip scored, and images that weigh more. ``quick`` only shows that it runs.
 """
 
 
@@ -185,6 +206,11 @@ class WeizmannJob:
         if self.tested != TESTED:
             parts.append(self.tested)
         return "-".join(parts)
+
+
+def budget_of(experiment: str, asked: str | None) -> str:
+    """What to spend on a fit of an experiment: what was asked for, or its own."""
+    return asked or EXPERIMENTS[experiment].budget
 
 
 def clips_of(job: WeizmannJob) -> tuple[Sequences, Sequences]:
@@ -230,7 +256,7 @@ def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
     budget = BUDGETS[job.budget]
     modalities = [MODALITIES[name]() for name in train.names]
     for modality in modalities:
-        modality.weight = 1.0 if modality.categories is None else budget.weight
+        modality.weight = budget.images if modality.categories is None else budget.labels
     model = MDMM(
         modalities,
         budget.latent,
@@ -239,11 +265,13 @@ def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
         particles=budget.particles,
     )
     directory = job.directory / job.name
-    mirror = EXPERIMENTS[job.experiment].mirrored
-    move = partial(move_images, most=budget.moved, mirror=mirror) if budget.moved else None
+    experiment = EXPERIMENTS[job.experiment]
+    move = None
+    if budget.moved:
+        move = partial(move_images, most=budget.moved, mirror=experiment.mirrored)
     return model.fit(
         train,
-        training=budget.training_on(train),
+        training=replace(budget.training_on(train), withheld=experiment.inferred),
         objective=budget.objective,
         augment=move,
         seed=job.seed,
@@ -263,6 +291,7 @@ def run_weizmann(job: WeizmannJob) -> dict[str, Any]:
     model.save(job.directory / f"{job.name}.weft")
     found: dict[str, Any] = {
         "epochs": len(model.history),
+        "steps": model.history[-1].step,
         "seconds": seconds,
         "seconds_per_step": seconds / model.history[-1].step,
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
@@ -291,7 +320,8 @@ def summarise(
     """Experiment → method → task → mean and SD over test clips, seeds, epochs and seconds."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for job in jobs:
-        groups.setdefault((job.experiment, job.method), []).append(results[job.name])
+        run = {"budget": job.budget, **results[job.name]}
+        groups.setdefault((job.experiment, job.method), []).append(run)
     summary: dict[str, Any] = {}
     for (experiment, method), runs in groups.items():
         tasks: dict[str, Any] = {}
@@ -307,6 +337,9 @@ def summarise(
                 "seconds": float(np.mean([run["seconds"] for run in runs])),
             }
         tasks["run"] = {
+            "budget": runs[0]["budget"],
+            "latent": BUDGETS[runs[0]["budget"]].latent,
+            "steps": runs[0]["steps"],
             "seconds_per_step": float(np.mean([run["seconds_per_step"] for run in runs])),
             "peak_gb": float(np.max([run["peak_gb"] for run in runs])),
             "loss": runs[0]["loss"],
@@ -368,7 +401,7 @@ def reproduce_weizmann(
     *,
     experiments: Sequence[str] = tuple(EXPERIMENTS),
     methods: Sequence[str] | None = None,
-    budget: str = "short",
+    budget: str | None = None,
     seeds: int = 1,
     processes: int | None = None,
     progress: bool = True,
@@ -376,7 +409,7 @@ def reproduce_weizmann(
     """Run experiments × methods × seeds; write results, storyboards and animations."""
     directory = out / "weizmann"
     jobs = [
-        WeizmannJob(experiment, method, seed, data, directory, budget)
+        WeizmannJob(experiment, method, seed, data, directory, budget_of(experiment, budget))
         for experiment in experiments
         for method in methods or EXPERIMENTS[experiment].methods
         for seed in range(seeds)

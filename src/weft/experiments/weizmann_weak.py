@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.experiments.runner import run_jobs, write_json
-from weft.experiments.weizmann import EXPERIMENTS, WeizmannJob, run_weizmann
+from weft.experiments.weizmann import EXPERIMENTS, WeizmannJob, budget_of, run_weizmann
 from weft.plots import draw_seeds
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def reproduce_weizmann_weak(
     *,
     experiments: Sequence[str] = ("w90",),
     methods: Sequence[str] = ("bfvi", "b-mask-direct"),
-    budget: str = "short",
+    budget: str | None = None,
     seeds: int = 1,
     levels: Sequence[float] = LEVELS,
     processes: int | None = None,
@@ -81,7 +81,7 @@ def reproduce_weizmann_weak(
     """Run every level; write ``weizmann_weak.json`` and a figure."""
     directory = out / "weizmann"
     jobs = [
-        WeizmannJob(experiment, method, seed, data, directory, budget, level)
+        WeizmannJob(experiment, method, seed, data, directory, budget_of(experiment, budget), level)
         for experiment in experiments
         for method in methods
         for level in levels
