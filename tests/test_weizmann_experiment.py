@@ -14,12 +14,12 @@ from weft.cli import app
 from weft.experiments import weizmann, weizmann_weak
 from weft.experiments.tasks import VIDEO_TASKS
 from weft.experiments.weizmann import (
-    BUDGETS,
     EXPERIMENTS,
     WeizmannJob,
     clips_of,
     move_images,
 )
+from weft.experiments.weizmann_budgets import BUDGETS
 
 CLIPS = ("ido_bend", "ido_jack", "eli_bend", "eli_jack", "shahar_bend", "shahar_jack")
 

@@ -1,0 +1,102 @@
+"""What is spent on a fit of the video experiment: a model's size, and how it is trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from weft.objective import ObjectiveConfig
+from weft.particles import MonteCarlo, Particles
+from weft.schedules import TrainingConfig
+from weft.sequences import Sequences
+
+__all__ = ["BUDGETS", "Budget"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A model's size and how it is trained, the same for every method.
+
+    ``images`` and ``labels`` are their multipliers λ. ``moved`` is how many pixels images are moved
+    at most in training; 0 leaves them alone. With ``steps`` given, there are as many epochs as make
+    so many steps, however many clips an experiment has.
+    """
+
+    training: TrainingConfig
+    objective: ObjectiveConfig
+    latent: int = 256
+    hidden: int = 256
+    images: float = 1.0
+    labels: float = 10.0
+    particles: Particles = MonteCarlo(25)
+    moved: int = 0
+    steps: int | None = None
+
+    def training_on(self, data: Sequences) -> TrainingConfig:
+        """Return how to train on these clips."""
+        config = self.training
+        if self.steps is None or config.segment is None or config.batch_size is None:
+            return config
+        count = len(data.segments(config.segment))
+        return replace(config, epochs=math.ceil(self.steps / math.ceil(count / config.batch_size)))
+
+
+PAPER = Budget(
+    TrainingConfig(
+        epochs=400,
+        batch_size=25,
+        learning_rate=5e-4,
+        warmup=0.0,
+        final_rate=1.0,
+        anneal=250 / 400,
+        burst=0.2,
+        segment=25,
+        polish=0.0,
+    ),
+    ObjectiveConfig(each_alone=True),
+)
+SHORT = Budget(
+    replace(
+        PAPER.training,
+        batch_size=5,
+        learning_rate=1e-3,
+        warmup=0.05,
+        final_rate=0.02,
+        anneal=0.1,
+        withhold=0.5,
+    ),
+    replace(PAPER.objective, particles=MonteCarlo(10), frames=0.5, each_alone=False),
+    latent=64,
+    hidden=64,
+    images=10.0,
+    labels=2000.0,
+    moved=6,
+    steps=4000,
+)
+WIDE = replace(
+    SHORT,
+    training=replace(SHORT.training, batch_size=25),
+    objective=replace(SHORT.objective, particles=MonteCarlo(5), frames=0.1),
+    latent=256,
+    hidden=256,
+    images=300.0,
+    labels=6000.0,
+    moved=3,
+    steps=1500,
+)
+QUICK = Budget(
+    replace(PAPER.training, epochs=1, batch_size=4, segment=4),
+    replace(PAPER.objective, particles=MonteCarlo(2), match_particles=MonteCarlo(2)),
+    latent=4,
+    hidden=8,
+    particles=MonteCarlo(2),
+)
+BUDGETS = {"paper": PAPER, "short": SHORT, "wide": WIDE, "quick": QUICK}
+"""How much is spent on a fit.
+
+``paper`` is the supplement's table. ``short`` is for two cores: a smaller state, and many small
+steps that score half of the frames, of images that are moved and may be mirrored. Instead of the
+losses of each modality alone, what is to be inferred at the test is withheld at random and scored
+nevertheless. ``wide`` is for video: the paper's size of the state and of a batch, few frames of
+each clip scored, and images that weigh more. ``quick`` only shows that it runs.
+"""
