@@ -63,7 +63,7 @@ SHORT = Budget(
         warmup=0.05,
         final_rate=0.02,
         anneal=0.1,
-        withhold=0.5,
+        withhold=0.8,
     ),
     replace(PAPER.objective, particles=MonteCarlo(10), frames=0.5, each_alone=False),
     latent=64,
