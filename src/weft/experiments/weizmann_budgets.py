@@ -75,14 +75,14 @@ SHORT = Budget(
 )
 WIDE = replace(
     SHORT,
-    training=replace(SHORT.training, batch_size=25),
-    objective=replace(SHORT.objective, particles=MonteCarlo(5), frames=0.1),
+    training=replace(SHORT.training, batch_size=25, segment=8),
+    objective=replace(SHORT.objective, particles=MonteCarlo(5), frames=0.3),
     latent=256,
     hidden=256,
     images=300.0,
     labels=6000.0,
     moved=3,
-    steps=1500,
+    steps=4000,
 )
 QUICK = Budget(
     replace(PAPER.training, epochs=1, batch_size=4, segment=4),
@@ -97,6 +97,7 @@ BUDGETS = {"paper": PAPER, "short": SHORT, "wide": WIDE, "quick": QUICK}
 ``paper`` is the supplement's table. ``short`` is for two cores: a smaller state, and many small
 steps that score half of the frames, of images that are moved and may be mirrored. Instead of the
 losses of each modality alone, what is to be inferred at the test is withheld at random and scored
-nevertheless. ``wide`` is for video: the paper's size of the state and of a batch, few frames of
-each clip scored, and images that weigh more. ``quick`` only shows that it runs.
+nevertheless. ``wide`` is for video: the paper's size of the state and of a batch, shorter segments,
+so that a step sees as many clips for the same number of frames, and images that weigh more.
+``quick`` only shows that it runs.
 """
