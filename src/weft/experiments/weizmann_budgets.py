@@ -75,14 +75,14 @@ SHORT = Budget(
 )
 WIDE = replace(
     SHORT,
-    training=replace(SHORT.training, batch_size=25, segment=8),
-    objective=replace(SHORT.objective, particles=MonteCarlo(5), frames=0.3),
+    training=replace(SHORT.training, batch_size=25, segment=4),
+    objective=replace(SHORT.objective, particles=MonteCarlo(5), frames=0.6),
     latent=256,
     hidden=256,
     images=300.0,
     labels=6000.0,
     moved=3,
-    steps=4000,
+    steps=6000,
 )
 QUICK = Budget(
     replace(PAPER.training, epochs=1, batch_size=4, segment=4),
