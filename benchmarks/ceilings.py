@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.spirals import ROOT, commit
-from weft.datasets.weizmann import read_prepared
 from weft.experiments.runner import write_json
 from weft.experiments.tasks import structural_similarity
+from weft.experiments.weizmann import WeizmannJob, clips_of
 from weft.networks import ImageDecoder, ImageFeatures
 
 OUT = ROOT / "results" / "ceilings.json"
@@ -30,11 +30,9 @@ STEPS, BATCH, RATE = 4000, 64, 1e-3
 
 def frames(data: Path, tested: str) -> tuple[Tensor, list[Tensor]]:
     """All frames of the other persons, and the tested one's clips."""
-    clips = read_prepared(data, window=(74, 75)).keep("video")
-    videos = [torch.from_numpy(video).float() for video in clips.arrays("video")]
-    mine = [str(name).startswith(f"{tested}_") for name in clips.ids]
-    others = [video for video, tested_one in zip(videos, mine, strict=True) if not tested_one]
-    return torch.cat(others), [v for v, tested_one in zip(videos, mine, strict=True) if tested_one]
+    others, mine = clips_of(WeizmannJob("w36", "bfvi", 0, data, data, tested=tested))
+    videos = [torch.from_numpy(video).float() for video in mine.arrays("video")]
+    return torch.from_numpy(others.columns["video"].values).float(), videos
 
 
 def moved(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -178,9 +178,9 @@ class Trainer:
 
     def _pose(self, data: Sequences, generator: torch.Generator) -> tuple[Sequences, Sequences]:
         """What is given and what is scored: all of it, or when polishing what is given."""
-        if not self.config.polishing(self.progress.epoch):
-            seen = delete_bursts(data, self.config.burst, generator)
-            config = self.config
+        config = self.config
+        if not config.polishing(self.progress.epoch):
+            seen = delete_bursts(data, config.burst, generator)
             return withhold_modalities(seen, config.withhold, generator, config.withheld), data
         share = float(torch.rand((), generator=generator)) * MOST_HIDDEN
         seen = delete_steps(data, share, generator)
