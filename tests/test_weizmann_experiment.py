@@ -62,6 +62,16 @@ def test_the_paper_budget_is_the_supplement_s_table():
     assert (budget.latent, budget.hidden, budget.labels) == (256, 256, 10)
 
 
+def test_steps_can_be_asked_for(data, tmp_path):
+    words = "reproduce weizmann --experiment w36 --method bfvi --budget quick --steps 7"
+    words += f" --processes 1 --data {data} --out {tmp_path}"
+    found = CliRunner().invoke(app, words.split())
+    assert found.exit_code == 0, found.output
+    run = json.loads((tmp_path / "weizmann.json").read_text())["w36"]["bfvi"]["run"]
+    assert 7 <= run["steps"] < 7 + 3  # whole epochs of three steps
+    assert (tmp_path / "weizmann" / "w36-quick-bfvi-0-7steps.json").exists()
+
+
 def test_one_person_is_held_out(data):
     job = WeizmannJob("w36", "bfvi", 0, data / "weizmann", data)
     train, test = clips_of(job)

@@ -107,6 +107,9 @@ def weizmann(
     experiment: Experiments = None,
     method: Methods = None,
     budget: Budget = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of a fit; the budget's if not given.", min=1)
+    ] = None,
     seeds: Seeds = 1,
     out: Out = Path("results"),
     processes: Processes = None,
@@ -123,6 +126,7 @@ def weizmann(
         experiments=experiment or list(study.EXPERIMENTS),
         methods=method,
         budget=budget,
+        steps=steps,
         seeds=seeds,
         processes=processes,
     )

@@ -94,7 +94,10 @@ EXPERIMENTS = {
 
 @dataclass(frozen=True)
 class WeizmannJob:
-    """One fit with all tasks; ``unlabelled`` is the share of clips without their action."""
+    """One fit with all tasks; ``unlabelled`` is the share of clips without their action.
+
+    ``steps`` replaces the budget's, if given.
+    """
 
     experiment: str
     method: str
@@ -104,6 +107,7 @@ class WeizmannJob:
     budget: str = "paper"
     unlabelled: float = 0.0
     tested: str = TESTED
+    steps: int | None = None
 
     @property
     def name(self) -> str:
@@ -113,6 +117,8 @@ class WeizmannJob:
             parts.append(f"unlabelled{round(100 * self.unlabelled)}")
         if self.tested != TESTED:
             parts.append(self.tested)
+        if self.steps is not None:
+            parts.append(f"{self.steps}steps")
         return "-".join(parts)
 
 
@@ -162,6 +168,8 @@ def move_images(data: Sequences, generator: torch.Generator, most: int, mirror: 
 def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
     """Fit, going on from a checkpoint if there is one."""
     budget = BUDGETS[job.budget]
+    if job.steps is not None:
+        budget = replace(budget, steps=job.steps)
     modalities = [MODALITIES[name]() for name in train.names]
     for modality in modalities:
         modality.weight = budget.images if modality.categories is None else budget.labels
@@ -310,6 +318,7 @@ def reproduce_weizmann(
     experiments: Sequence[str] = tuple(EXPERIMENTS),
     methods: Sequence[str] | None = None,
     budget: str | None = None,
+    steps: int | None = None,
     seeds: int = 1,
     processes: int | None = None,
     progress: bool = True,
@@ -317,7 +326,15 @@ def reproduce_weizmann(
     """Run experiments × methods × seeds; write results, storyboards and animations."""
     directory = out / "weizmann"
     jobs = [
-        WeizmannJob(experiment, method, seed, data, directory, budget_of(experiment, budget))
+        WeizmannJob(
+            experiment,
+            method,
+            seed,
+            data,
+            directory,
+            budget_of(experiment, budget),
+            steps=steps,
+        )
         for experiment in experiments
         for method in methods or EXPERIMENTS[experiment].methods
         for seed in range(seeds)
