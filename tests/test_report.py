@@ -19,13 +19,13 @@ import pytest
 from typer.testing import CliRunner
 
 import weft
+from weft.bookkeeping import read_history
 from weft.cli import app
 from weft.report import build_report, write_report
 from weft.report.measures import (
     calibrate,
     coverage,
     excerpt,
-    read_history,
     reference,
     reliability,
     try_out,

@@ -140,6 +140,14 @@ def test_the_experiment_runs_in_small(data, tmp_path, monkeypatch):
     assert CliRunner().invoke(app, words.split()).exit_code == 0
 
 
+def test_an_interrupted_fit_is_timed_by_the_steps_since(data, tmp_path):
+    job = WeizmannJob("w36", "bfvi", 0, data / "weizmann", tmp_path, "quick", steps=6)
+    assert weizmann.steps_made(tmp_path / job.name) == 0
+    run = weizmann.run_weizmann(job)
+    assert run["seconds"] == pytest.approx(run["steps"] * run["seconds_per_step"])
+    assert weizmann.steps_made(tmp_path / job.name) == run["steps"]
+
+
 def test_learning_from_unlabelled_clips_runs_in_small(data, tmp_path):
     summary = weizmann_weak.reproduce_weizmann_weak(
         data / "weizmann",

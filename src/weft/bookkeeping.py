@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from weft.columns import DataError
+from weft.monitoring import METRICS
 from weft.objective import Loss
 
-__all__ = ["Epoch", "Progress"]
+__all__ = ["Epoch", "Progress", "read_history"]
 
 
 @dataclass(frozen=True)
@@ -63,3 +67,19 @@ class Progress:
         terms = {n.removeprefix("terms/"): v for n, v in means.items() if n.startswith("terms/")}
         loss, gradient = means.get("loss", math.nan), means.get("gradient", math.nan)
         return {"loss": loss, "gradient": gradient, "terms": terms}
+
+
+def read_history(folder: Path) -> list[Epoch]:
+    """What training wrote into its folder."""
+    path = folder / METRICS
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no {METRICS} in the folder {folder}. Check the path.")
+    found = []
+    for i, text in enumerate(path.read_text().splitlines(), 1):
+        try:
+            found.append(Epoch(**json.loads(text)))
+        except (ValueError, TypeError) as error:
+            raise DataError(
+                f"Line {i} of {path} is no record of an epoch. Fit again, or name another log."
+            ) from error
+    return found

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft.bookkeeping import read_history
 from weft.corruption import delete_modalities
 from weft.datasets.weizmann import ACTIONS, PERSONS, read_prepared, read_weizmann
 from weft.estimator import MDMM, load
@@ -197,19 +198,31 @@ def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
     )
 
 
+def steps_made(directory: Path) -> int:
+    """Steps of an interrupted fit."""
+    kept = read_history(directory) if (directory / CHECKPOINT).exists() else []
+    return kept[-1].step if kept else 0
+
+
 def run_weizmann(job: WeizmannJob) -> dict[str, Any]:
-    """Fit and measure every task on the tested person's clips; the model is kept beside."""
+    """Fit and measure every task on the tested person's clips; the model is kept beside.
+
+    Of a fit that was interrupted, the steps made since are timed and stand for all.
+    """
     torch.set_num_threads(1)
     train, test = clips_of(job)
+    before = steps_made(job.directory / job.name)
     started = time.monotonic()
     model = fit_weizmann(job, train)
-    seconds = time.monotonic() - started
+    elapsed = time.monotonic() - started
     model.save(job.directory / f"{job.name}.weft")
+    steps = model.history[-1].step
+    pace = elapsed / max(steps - before, 1)
     found: dict[str, Any] = {
         "epochs": len(model.history),
-        "steps": model.history[-1].step,
-        "seconds": seconds,
-        "seconds_per_step": seconds / model.history[-1].step,
+        "steps": steps,
+        "seconds": pace * steps,
+        "seconds_per_step": pace,
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "loss": [epoch.loss for epoch in model.history],
     }

@@ -7,11 +7,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from weft.bookkeeping import read_history
 from weft.estimator import MDMM
 from weft.monitoring import progress_bar
 from weft.persistence import write_whole
 from weft.report.inferred import inferred
-from weft.report.measures import excerpt, read_history
+from weft.report.measures import excerpt
 from weft.report.overview import missingness, summary, training
 from weft.report.page import page
 from weft.report.settings import MODALITIES, Settings

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from weft.bookkeeping import Epoch
 from weft.columns import Array, Column, DataError
 from weft.estimator import MDMM
 from weft.evaluation import PROTOCOLS, Score, evaluate
-from weft.monitoring import METRICS
 from weft.randomness import stream
 from weft.report.text import number, percent
 from weft.sequences import Sequences
@@ -25,7 +21,6 @@ __all__ = [
     "calibrate",
     "coverage",
     "excerpt",
-    "read_history",
     "reference",
     "reliability",
     "try_out",
@@ -82,22 +77,6 @@ def excerpt(data: Sequences, widest: int, samples: int) -> Sequences:
     if len(pieces) <= count:
         return pieces
     return pieces[np.unique(np.linspace(0, len(pieces) - 1, count).round().astype(int))]
-
-
-def read_history(folder: Path) -> list[Epoch]:
-    """What training wrote into its folder."""
-    path = folder / METRICS
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no {METRICS} in the folder {folder}. Check the path.")
-    found = []
-    for i, text in enumerate(path.read_text().splitlines(), 1):
-        try:
-            found.append(Epoch(**json.loads(text)))
-        except (ValueError, TypeError) as error:
-            raise DataError(
-                f"Line {i} of {path} is no record of an epoch. Fit again, or name another log."
-            ) from error
-    return found
 
 
 # Calibration
