@@ -17,7 +17,7 @@ LAYERS = [
     ["modality"],
     ["model", "scaling"],
     ["inference"],
-    ["objective", "prediction", "records"],
+    ["objective", "prediction", "records", "bounds"],
     ["bookkeeping", "schedules", "results", "plots", "tables"],
     ["evaluation"],
     ["training", "streaming"],

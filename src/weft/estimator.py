@@ -13,6 +13,7 @@ import torch
 
 from weft.batch import Batch
 from weft.bookkeeping import Epoch
+from weft.bounds import importance_bound
 from weft.columns import Array, Column, DataError
 from weft.frames import Roles, read_table
 from weft.gaussian import Gaussian
@@ -31,7 +32,6 @@ from weft.prediction import (
     Refined,
     Simulator,
     Window,
-    importance_bound,
 )
 from weft.randomness import stream
 from weft.records import Usage, read_model, write_model
@@ -355,9 +355,10 @@ class MDMM:
         """Bound ``log p(x)`` of every sequence from below; see `importance_bound`."""
         source = self._prepare(data)
         bounds = np.zeros(len(source))
-        for paths in self._paths(source, samples, seed):
-            index = paths.window.index
-            bounds[index] = importance_bound(paths, self._batch(source, index), samples, seed)
+        for i, (window, batch) in enumerate(self._batches(source, samples)):
+            guide = self._guide(batch, stream(seed, i))
+            generator = stream(seed, int(window.index[0]), 2)
+            bounds[window.index] = importance_bound(guide, batch, samples, generator)
         return bounds - self._fitted().log_volume(source)
 
     # Streams

@@ -7,7 +7,6 @@ asked later without having been stored.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.batch import Batch
 from weft.columns import Array
 from weft.gaussian import Gaussian
 from weft.inference.linearized import Linearized
@@ -36,7 +34,6 @@ __all__ = [
     "Refined",
     "Simulator",
     "Window",
-    "importance_bound",
 ]
 
 EMISSIONS = 5
@@ -145,30 +142,6 @@ class Refined(Simulator):
         coarse = self.paths.states(count, seed)
         for begun, before, after in zip(self.chain.begun, coarse, refined, strict=True):
             yield torch.where(begun[:, None], after[: len(before)].to(before.dtype), before)
-
-
-@torch.no_grad()
-def importance_bound(paths: Paths, batch: Batch, count: int, seed: int) -> Array:
-    r"""Bound ``log p(x)`` of every sequence of a batch, with its trajectories as proposals.
-
-    .. math::
-        \log \frac1K \sum_k \prod_t
-        \frac{p(x_t | z_t^k)\, p(z_t^k | z_{t-1}^k)}{q(z_t^k | z_{t-1}^k, x_{t:T})}
-    """
-    model = paths.guide.model
-    weights = torch.zeros(count, len(batch.lengths), dtype=torch.float64)
-    generator = stream(seed, int(paths.window.index[0]), 2)
-    noise = _noise(paths.guide.shape, model.prior_mean.dtype, count, generator)
-    for t, step in enumerate(paths.guide.walk(noise)):
-        z = step.latents
-        gain = (step.prior.log_prob(z) - step.posterior.log_prob(z))[:, 0]
-        for name in model.names:
-            seen = batch.seen(name)[t]
-            value, observed = batch.values[name][t, seen], batch.observed[name][t, seen]
-            gain[:, seen] += model.log_prob(name, z[:, 0, seen], value, observed)
-        weights += torch.where(batch.valid[t], gain, 0.0).double()
-    bound: Array = (torch.logsumexp(weights, 0) - math.log(count)).numpy()
-    return bound
 
 
 class Prediction:

@@ -63,6 +63,17 @@ class Smoother(Guide):
         """See `recursions.walk`."""
         return recursions.walk(self.model, self.factors, self.future, noise)
 
+    def step(self, t: int, past: Tensor | None, noise: Tensor) -> Trajectories:
+        """Fuse what the state before says with a step's factors and the message of its future."""
+        prior = self.model.prior()
+        before = prior.expand(*noise.shape) if past is None else self.model.step_forward(past)
+        posterior = recursions.fuse(before, self.factors[t], self.future[t], prior).posterior
+        return Trajectories(posterior.at(noise), posterior, before)
+
+    def outlook(self, t: int, states: Tensor) -> Tensor:
+        """The backward filter's message over the prior: ``p(x_{t+1:T} | z_t)``, up to a factor."""
+        return self.future[t].log_prob(states) - self.model.prior().log_prob(states)
+
 
 @dataclass(frozen=True, eq=False)
 class Messages(Tracker):

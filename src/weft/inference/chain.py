@@ -78,6 +78,11 @@ class Chain(Guide):
             for t in range(len(points)):
                 yield Trajectories(found.latents[t], found.posterior[t], found.prior[t])
 
+    def step(self, t: int, past: Tensor | None, noise: Tensor) -> Trajectories:
+        """Combine a state with what is known at a step."""
+        found = self._draw(slice(t, t + 1), noise[None], past)
+        return Trajectories(found.latents[0], found.posterior[0], found.prior[0])
+
     def marginals(self, particles: Particles, generator: torch.Generator | None) -> Gaussian:
         """Distribution of each state, ``(time, subset, batch, latent)``.
 

@@ -48,6 +48,20 @@ class Guide(ABC):
         ``noise`` gives ``(trajectory, subset, batch, latent)`` for each step; so have the results.
         """
 
+    @abstractmethod
+    def step(self, t: int, past: Tensor | None, noise: Tensor) -> Trajectories:
+        """Do step ``t`` alone, from states of the one before it; there are none at the first.
+
+        States, noise and results are ``(trajectory, subset, batch, latent)``.
+        """
+
+    def outlook(self, t: int, states: Tensor) -> Tensor:
+        """How much what is observed after step ``t`` speaks for its states, as a logarithm.
+
+        ``(trajectory, subset, batch)``, zero where the guide cannot tell, and up to a factor.
+        """
+        return states.new_zeros(states.shape[:-1])
+
 
 class Method(nn.Module, ABC):
     """A multimodal deep Markov model with networks to infer its states.
