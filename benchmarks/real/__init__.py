@@ -1,0 +1,1 @@
+"""Studies on real recordings, beside what a user would pick instead."""
