@@ -140,7 +140,7 @@ def test_the_experiment_runs_in_small(data, tmp_path, monkeypatch):
     assert CliRunner().invoke(app, words.split()).exit_code == 0
 
 
-def test_an_interrupted_fit_is_timed_by_the_steps_since(data, tmp_path):
+def test_a_fit_counts_the_steps_it_made_and_times_them(data, tmp_path):
     job = WeizmannJob("w36", "bfvi", 0, data / "weizmann", tmp_path, "quick", steps=6)
     assert weizmann.steps_made(tmp_path / job.name) == 0
     run = weizmann.run_weizmann(job)
