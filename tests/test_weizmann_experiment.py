@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from weft import Sequences
 from weft.cli import app
-from weft.experiments import weizmann, weizmann_weak
+from weft.experiments import weizmann, weizmann_steps, weizmann_weak
 from weft.experiments.tasks import VIDEO_TASKS
 from weft.experiments.weizmann import (
     EXPERIMENTS,
@@ -162,3 +162,18 @@ def test_learning_from_unlabelled_clips_runs_in_small(data, tmp_path):
     assert list(summary["w36"]["bfvi"]) == ["0.00", "0.50"]
     assert json.loads((tmp_path / "weizmann_weak.json").read_text()) == summary
     assert (tmp_path / "weizmann_weak.png").stat().st_size > 5_000
+
+
+def test_figures_over_the_steps_of_a_fit_are_written(data, tmp_path):
+    summary = weizmann_steps.reproduce_weizmann_steps(
+        data / "weizmann",
+        tmp_path,
+        budget="quick",
+        lengths=(None, 7),
+        processes=1,
+        progress=False,
+    )
+    assert list(summary) == ["3", "9"]  # whole epochs of three steps
+    kept = json.loads((tmp_path / "weizmann_steps.json").read_text())
+    assert kept == {"w36": {"bfvi": summary}}
+    assert (tmp_path / "weizmann_steps.png").stat().st_size > 5_000

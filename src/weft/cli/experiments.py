@@ -158,3 +158,18 @@ def weizmann_weak(
         processes=processes,
     )
     typer.echo(f"Wrote {out / 'weizmann_weak.json'} and {out / 'weizmann_weak.png'}.")
+
+
+@reproduce.command("weizmann-steps")
+@spoken
+def weizmann_steps(
+    data: Data,
+    budget: Budget = None,
+    out: Out = Path("results"),
+    processes: Processes = None,
+) -> None:
+    """Fit close-up videos of human actions for growing numbers of steps."""
+    from weft.experiments import weizmann_steps as study
+
+    study.reproduce_weizmann_steps(data / "weizmann", out, budget=budget, processes=processes)
+    typer.echo(f"Wrote {out / 'weizmann_steps.json'} and {out / 'weizmann_steps.png'}.")
