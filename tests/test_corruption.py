@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_sequences import assert_same, incomplete, read
-from weft import Sequences
+from weft import DataError, Sequences
 from weft.corruption import (
     delete_between,
     delete_bursts,
@@ -253,11 +253,24 @@ def test_withholding_never_takes_the_only_modality_that_was_there():
 
 def test_only_named_modalities_are_withheld_and_then_maybe_all_of_them():
     data = full([4, 2] * 400)
-    left = withhold_modalities(data, 0.5, seeded(), ["act"])
+    left = withhold_modalities(data, {"act": 0.5}, seeded())
     assert left.observed_fraction("x") == 1
     assert left.observed_fraction("act") == pytest.approx(0.5, abs=0.05)
-    alone = withhold_modalities(data.hide("x"), 1.0, seeded(), ["act"])
+    alone = withhold_modalities(data.hide("x"), {"act": 1.0}, seeded())
     assert alone.observed_fraction("act") == 1
+
+
+def test_every_modality_is_withheld_with_its_own_chance():
+    data = full([4, 2] * 400)
+    left = withhold_modalities(data, {"act": 0.8, "x": 0.2}, seeded())
+    # a modality that is not the one kept for certain, one half, is withheld with its chance
+    assert left.observed_fraction("act") == pytest.approx(1 - 0.8 / 2, abs=0.05)
+    assert left.observed_fraction("x") == pytest.approx(1 - 0.2 / 2, abs=0.05)
+
+
+def test_withholding_what_is_not_there_is_refused():
+    with pytest.raises(DataError, match="'y'"):
+        withhold_modalities(full([4]), {"y": 0.5}, seeded())
 
 
 def test_withholding_nothing_uses_no_random_numbers():

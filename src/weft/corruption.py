@@ -7,7 +7,7 @@ every modality unless ``modalities`` names some.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -124,18 +124,19 @@ def delete_modalities(
 
 
 def withhold_modalities(
-    data: Sequences,
-    fraction: float,
-    generator: torch.Generator,
-    modalities: Sequence[str] | None = None,
+    data: Sequences, chance: float | Mapping[str, float], generator: torch.Generator
 ) -> Sequences:
-    """Delete each modality of each sequence wholly with probability ``fraction``, but never all.
+    """Delete each modality of each sequence wholly with a chance, but never all of them.
 
-    Which one a sequence keeps for certain is drawn from those observed anywhere in it, unless one
-    that is not to be withheld is among them.
+    ``chance`` is one for all, or by name; what it does not name stays. Which modality a sequence
+    keeps for certain is drawn from those observed anywhere in it, unless one that stays is among
+    them.
     """
-    _require_fraction(fraction)
-    if not fraction:  # no random numbers are used up for nothing
+    chances = chance if isinstance(chance, Mapping) else dict.fromkeys(data.names, chance)
+    for name in data.keep(*chances).names:
+        _require_fraction(chances[name])
+    share = np.array([chances.get(name, 0.0) for name in data.names])[:, None]
+    if not share.any():  # no random numbers are used up for nothing
         return data
     whose = data.sequence_of_row
     shape = (len(data.names), len(data))
@@ -143,9 +144,8 @@ def withhold_modalities(
     for i, name in enumerate(data.names):
         seen = data.columns[name].observed.reshape(data.rows, -1).any(1)
         counts[i] = np.bincount(whose[seen], minlength=len(data))
-    stays = ~np.isin(data.names, _chosen(data, modalities))[:, None]
-    lots = np.where(counts > 0, _uniform(shape, generator) + stays, -1)
-    hit = (lots < lots.max(0)) & (_uniform(shape, generator) < fraction) & ~stays
+    lots = np.where(counts > 0, _uniform(shape, generator) + (share == 0), -1)
+    hit = (lots < lots.max(0)) & (_uniform(shape, generator) < share)
     return data.delete(dict(zip(data.names, hit[:, whose], strict=True)))
 
 

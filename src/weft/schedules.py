@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.objective import Temperature
@@ -39,12 +40,11 @@ class TrainingConfig:
         Largest norm of the gradient; longer ones are scaled down.
     burst : float
         Share of each sequence deleted from the input, in one run per modality. The target stays.
-    withhold : float
+    withhold : float or mapping
         Chance of each modality of a sequence to be withheld from the input as a whole, never all of
-        them; the target stays. It teaches to infer each modality from any others. Meant for
-        objectives without the losses of each modality alone, which would have nothing to go by.
-    withheld : tuple of str, optional
-        The modalities that may be withheld; all of them if not given.
+        them; the target stays. One chance for all, or by name. It teaches to infer each modality
+        from any others. Meant for objectives without the losses of each modality alone, which
+        would have nothing to go by.
     segment : int, optional
         Train on pieces of this many steps, which learns local dynamics in a fraction of the time.
     segment_until : float
@@ -73,8 +73,7 @@ class TrainingConfig:
     polish: float = 0.4
     clip: float = 5.0
     burst: float = 0.1
-    withhold: float = 0.0
-    withheld: tuple[str, ...] | None = None
+    withhold: float | Mapping[str, float] = 0.0
     segment: int | None = None
     segment_until: float = 1.0
     bucket: bool = True

@@ -181,7 +181,7 @@ class Trainer:
         config = self.config
         if not config.polishing(self.progress.epoch):
             seen = delete_bursts(data, config.burst, generator)
-            return withhold_modalities(seen, config.withhold, generator, config.withheld), data
+            return withhold_modalities(seen, config.withhold, generator), data
         share = float(torch.rand((), generator=generator)) * MOST_HIDDEN
         seen = delete_steps(data, share, generator)
         return seen, seen

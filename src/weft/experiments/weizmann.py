@@ -186,9 +186,10 @@ def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
     move = None
     if budget.moved:
         move = partial(move_images, most=budget.moved, mirror=experiment.mirrored)
+    withhold = dict.fromkeys(experiment.inferred, budget.withhold)
     return model.fit(
         train,
-        training=replace(budget.training_on(train), withheld=experiment.inferred),
+        training=replace(budget.training_on(train), withhold=withhold),
         objective=budget.objective,
         augment=move,
         seed=job.seed,

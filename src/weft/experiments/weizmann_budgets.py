@@ -17,7 +17,8 @@ __all__ = ["BUDGETS", "Budget"]
 class Budget:
     """A model's size and how it is trained, the same for every method.
 
-    ``images`` and ``labels`` are their multipliers λ. ``moved`` is how many pixels images are moved
+    ``images`` and ``labels`` are their multipliers λ. ``withhold`` is the chance that training
+    withholds what is inferred at the test. ``moved`` is how many pixels images are moved
     at most in training; 0 leaves them alone. With ``steps`` given, there are as many epochs as make
     so many steps, however many clips an experiment has.
     """
@@ -29,6 +30,7 @@ class Budget:
     images: float = 1.0
     labels: float = 10.0
     particles: Particles = MonteCarlo(25)
+    withhold: float = 0.0
     moved: int = 0
     steps: int | None = None
 
@@ -63,13 +65,13 @@ SHORT = Budget(
         warmup=0.05,
         final_rate=0.02,
         anneal=0.1,
-        withhold=0.8,
     ),
     replace(PAPER.objective, particles=MonteCarlo(10), frames=0.5, each_alone=False),
     latent=64,
     hidden=64,
     images=10.0,
     labels=2000.0,
+    withhold=0.8,
     moved=6,
     steps=4000,
 )
