@@ -6,7 +6,7 @@ from torch import nn
 
 from weft import BFVI, Modality, Poisson, Sequences
 from weft.model import REACH
-from weft.networks import GatedTransition
+from weft.networks import GatedTransition, MLPDecoder, MLPFeatures
 
 
 def count(module):
@@ -91,6 +91,29 @@ def test_built_in_encoders_see_the_mask_of_vectors_but_not_of_single_numbers():
     assert not Modality("x").mask_input
     assert not Modality("v", 3, mask_input=False).mask_input
     assert Modality("image", (3, 8, 8)).input_shape == (6, 8, 8)
+
+
+def test_networks_with_a_skip_are_linear_where_their_hidden_layer_is_silent():
+    torch.manual_seed(0)
+    features, decoder = MLPFeatures(3, 4, skip=True), MLPDecoder(2, 4, 6, skip=True)
+    x, z = torch.randn(5, 3), torch.randn(5, 2)
+    for hidden in (features.hidden, decoder.hidden):
+        hidden.weight.data.zero_()
+        hidden.bias.data.fill_(-1)
+    torch.testing.assert_close(features(x), torch.cat([torch.zeros(5, 4), x], 1))
+    torch.testing.assert_close(decoder(2 * z) - decoder(z), decoder(z) - decoder(0 * z))
+    assert not torch.allclose(decoder(z), decoder(0 * z))
+
+
+def test_a_modality_with_a_skip_builds_such_networks():
+    modality = Modality("v", 3, skip=True)
+    wide, plain = (m.build_features(4) for m in (modality, Modality("v", 3)))
+    assert modality.features_width(wide) == modality.features_width(plain) + 6  # values and mask
+    sizes = [
+        sum(p.numel() for p in m.build_decoder(2, 4).parameters())
+        for m in (modality, Modality("v", 3))
+    ]
+    assert sizes[0] == sizes[1] + 2 * 6
 
 
 def test_any_module_can_be_encoder_or_decoder():

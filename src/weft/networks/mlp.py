@@ -15,15 +15,18 @@ __all__ = ["Embedding", "GaussianHead", "MLPDecoder", "MLPFeatures"]
 
 
 class MLPFeatures(nn.Module):
-    """One hidden ReLU layer over a flattened observation."""
+    """One hidden ReLU layer over a flattened observation; with ``skip`` the observation as well."""
 
-    def __init__(self, inputs: int, hidden: int) -> None:
+    def __init__(self, inputs: int, hidden: int, *, skip: bool = False) -> None:
         super().__init__()
         self.hidden = nn.Linear(inputs, hidden)
+        self.skip = skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``(rows, *input)`` to ``(rows, hidden)``."""
-        return torch.relu(self.hidden(x.flatten(1)))
+        """Map ``(rows, *input)`` to ``(rows, hidden)``, or ``(rows, hidden + inputs)``."""
+        flat = x.flatten(1)
+        found = torch.relu(self.hidden(flat))
+        return torch.cat([found, flat], 1) if self.skip else found
 
 
 class Embedding(nn.Module):
@@ -57,14 +60,18 @@ class GaussianHead(nn.Module):
 
 
 class MLPDecoder(nn.Module):
-    """One hidden ReLU layer from a latent state to a likelihood's raw output."""
+    """One hidden ReLU layer from a latent state to a likelihood's raw output.
 
-    def __init__(self, latent: int, hidden: int, outputs: int) -> None:
+    With ``skip`` a linear map of the state is added to it.
+    """
+
+    def __init__(self, latent: int, hidden: int, outputs: int, *, skip: bool = False) -> None:
         super().__init__()
         self.hidden = nn.Linear(latent, hidden)
         self.output = nn.Linear(hidden, outputs)
+        self.straight = nn.Linear(latent, outputs, bias=False) if skip else None
 
     def forward(self, z: Tensor) -> Tensor:
         """Map ``(rows, latent)`` to ``(rows, outputs)``."""
         raw: Tensor = self.output(torch.relu(self.hidden(z)))
-        return raw
+        return raw if self.straight is None else raw + self.straight(z)
