@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PEERS  := .venv-bench
 
-.PHONY: demo test docs lint format evidence bench stability particles clean
+.PHONY: demo test docs lint format evidence bench stability particles study-jsb study-physionet clean
 .DEFAULT_GOAL := demo
 PLAIN := exactness invariances finiteness image likelihoods objective textbook training estimator stream learning
 
@@ -50,5 +51,14 @@ stability: $(VENV)/ready
 particles: $(VENV)/ready
 	$(BIN)/python -m benchmarks.particles
 
+# Studies on real recordings, beside other libraries in an environment of their own.
+$(PEERS)/ready: pyproject.toml constraints-bench.txt $(NATIVE)
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints-bench.txt --editable '.[bench]'
+	@touch $@
+
+study-jsb study-physionet: study-%: $(PEERS)/ready
+	$(PEERS)/bin/python -m benchmarks.real.$*
+
 clean:
-	rm -rf $(VENV) build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

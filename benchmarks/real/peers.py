@@ -6,6 +6,8 @@ sequence has ended. What knows nothing about a channel answers 0, its mean.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -81,7 +83,7 @@ class GRU(nn.Module):
     def train_on(
         self,
         given: Array,
-        wanted: Array,
+        wanted: NDArray[Any],
         lengths: NDArray[np.int64],
         *,
         epochs: int,
@@ -99,12 +101,12 @@ class GRU(nn.Module):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         self.train()
         for _ in range(epochs):
-            for rows in torch.randperm(len(inputs), generator=generator).split(batch):
+            for rows in torch.split(torch.randperm(len(inputs), generator=generator), batch):
                 longest = int(lengths[rows].max())
                 found = self(inputs[rows, :longest])
                 loss = _loss(found, targets[rows], inside[rows, :longest])
                 optimizer.zero_grad()
-                loss.backward()
+                torch.autograd.backward(loss)
                 nn.utils.clip_grad_norm_(self.parameters(), 5.0)
                 optimizer.step()
                 schedule.step()

@@ -56,6 +56,10 @@ class Stays:
     variables: tuple[str, ...]
     died: NDArray[np.bool_]
 
+    def columns(self, names: tuple[str, ...]) -> list[int]:
+        """Positions of variables."""
+        return [self.variables.index(name) for name in names]
+
     def split(self, seed: int, share: float = 0.1) -> tuple[Split, Split, Split]:
         """Training, validation and test stays (64, 16 and 20 %), with a share of points held out.
 

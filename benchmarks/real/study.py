@@ -12,9 +12,11 @@ from typing import Any
 from benchmarks.spirals import ROOT, commit
 from weft.experiments.runner import write_json
 
-__all__ = ["Clock", "recordings", "table", "write_study"]
+__all__ = ["KEPT", "Clock", "recordings", "table", "write_study"]
 
 PAGE = ROOT / "docs" / "benchmarks.md"
+KEPT = ROOT / "results" / "studies"
+"""Where what was run is kept, so that a study goes on where it stopped."""
 
 
 def recordings(folder: str) -> Path:

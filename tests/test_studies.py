@@ -1,0 +1,91 @@
+"""What the studies on real data are made of."""
+
+import numpy as np
+import pytest
+from benchmarks.real import peers, study
+from benchmarks.real.physionet import Answer, auroc
+from benchmarks.real.physionet_data import GROUPS, HOURS, Split, Stays
+from benchmarks.real.utd_data import binned
+
+NAN = np.nan
+GAPS = np.array([[[NAN, 1.0], [2.0, NAN], [NAN, NAN], [4.0, NAN]]])
+
+
+def test_filling_without_learning():
+    last, between = peers.last_value(GAPS)[0], peers.interpolate(GAPS)[0]
+    np.testing.assert_array_equal(last, [[0, 1], [2, 1], [2, 1], [4, 1]])
+    np.testing.assert_array_equal(between, [[2, 1], [2, 1], [3, 1], [4, 1]])
+
+
+def test_ridge_finds_a_linear_map_of_a_window():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 30, 2))
+    y = x[..., :1] + 2 * np.roll(x, 1, 1)[..., 1:]
+    y[:, 0] = NAN  # nothing is known before the start
+    found = peers.ridge(x[:10], y[:10], x[10:], reach=2, penalty=1e-9)
+    np.testing.assert_allclose(found[:, 1:], y[10:, 1:], atol=1e-6)
+
+
+def test_a_recurrent_network_learns_which_half_is_larger():
+    rng = np.random.default_rng(0)
+    code = np.arange(40) % 2
+    x = rng.normal(size=(40, 6, 1)) + 4 * code[:, None, None]
+    lengths = np.full(40, 6)
+    gru = peers.GRU(1, 2, hidden=8).train_on(x, code, lengths, epochs=20, seed=0, rate=0.02)
+    assert (gru.classify(x, lengths) == code).mean() > 0.9
+
+
+def test_bins_keep_the_mean_whatever_their_number():
+    samples = np.random.default_rng(0).normal(size=(11, 3))
+    for bins in (1, 4, 11):
+        np.testing.assert_allclose(binned(samples, bins).mean(0), samples.mean(0))
+    np.testing.assert_allclose(binned(samples, 11), samples)
+
+
+def test_area_under_the_curve_by_hand():
+    happened = np.array([True, True, False, False])
+    assert auroc(np.array([0.9, 0.3, 0.3, 0.1]), happened) == 0.875
+    assert auroc(-np.array([0.9, 0.3, 0.3, 0.1]), happened) == 0.125
+
+
+def test_answers_are_judged_at_the_points_held_out_only():
+    truth = np.array([[[1.0], [2.0], [NAN]]])
+    given = np.array([[[1.0], [NAN], [NAN]]])
+    draws = np.array([[[[9.0], [1.5], [9.0]]], [[[9.0], [2.5], [9.0]]]])
+    found = Answer(draws).judge(Split(truth, given, np.array([True])))
+    assert found["mae"] == found["rmse"] == 0
+    assert found["coverage"] == 1
+
+
+def test_a_split_shares_stays_out_and_standardises_by_the_training_ones():
+    rng = np.random.default_rng(0)
+    names = tuple(name for group in GROUPS.values() for name in group)
+    values = rng.normal(3, 2, size=(4000, 2, len(names)))
+    train, validation, test = Stays(values, names, rng.random(4000) < 0.1).split(0)
+    assert [len(part.died) for part in (train, validation, test)] == [2560, 640, 800]
+    assert np.nanmean(train.given) == pytest.approx(0, abs=1e-9)
+    assert np.nanstd(train.given) == pytest.approx(1, abs=1e-2)
+    assert test.hidden.mean() == pytest.approx(0.1, abs=0.01)
+    assert HOURS == 48
+
+
+def test_a_study_writes_its_results_and_its_table_into_the_page(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- toy -->\nold\n<!-- end of toy -->\nafter\n")
+    monkeypatch.setattr(study, "PAGE", page)
+    monkeypatch.setattr(study, "ROOT", tmp_path)
+    monkeypatch.setattr(study, "commit", lambda: "abc")
+    study.write_study("toy", {"error": 1.0}, study.table(["", "error"], [["weft", "1.0"]]))
+    rows = "|  | error |\n| --- | ---: |\n| weft | 1.0 |"
+    assert page.read_text() == f"before\n<!-- toy -->\n{rows}\n<!-- end of toy -->\nafter\n"
+    assert '"commit": "abc"' in (tmp_path / "results" / "toy.json").read_text()
+    assert rows in capsys.readouterr().out
+
+
+def test_a_study_says_where_recordings_are_expected(monkeypatch, tmp_path):
+    monkeypatch.delenv("WEFT_DATA", raising=False)
+    with pytest.raises(SystemExit, match="Set WEFT_DATA"):
+        study.recordings("jsb_chorales")
+    monkeypatch.setenv("WEFT_DATA", str(tmp_path))
+    with pytest.raises(SystemExit, match="no folder"):
+        study.recordings("jsb_chorales")
