@@ -298,6 +298,15 @@ def test_the_target_stays_complete_when_inputs_are_deleted():
     assert all(value > 0 for name, value in epoch.terms.items() if name.startswith("nll/"))
 
 
+def test_dropped_entries_are_scored_but_not_given():
+    config = TrainingConfig(epochs=1, batch_size=5, burst=0.0, drop=0.5, polish=0.0)
+    inputs, target = make(config=config)._pose(DATA, torch.Generator().manual_seed(0))
+    assert target is DATA
+    for name in DATA.names:
+        share = inputs.observed_fraction(name) / DATA.observed_fraction(name)
+        assert share == pytest.approx(0.5, abs=0.2)
+
+
 def test_withheld_modalities_are_scored_but_not_given():
     trainer = make(
         config=TrainingConfig(epochs=1, batch_size=5, burst=0.0, withhold=1.0, polish=0.0)

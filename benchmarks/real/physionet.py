@@ -36,9 +36,10 @@ TRAINING = weft.TrainingConfig(
     epochs=30,
     batch_size=32,
     learning_rate=5e-3,
-    anneal=0.7,
+    anneal=0.6,
     polish=0.0,
     burst=0.0,
+    drop=0.2,
     withhold={"outcome": 0.8},
 )
 OBJECTIVE = replace(

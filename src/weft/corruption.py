@@ -34,6 +34,8 @@ def delete_entries(
 ) -> Sequences:
     """Delete each single entry with probability ``fraction``, independently."""
     _require_fraction(fraction)
+    if not fraction:  # no random numbers are used up for nothing
+        return data
     return data.delete(
         {
             name: _uniform(data.columns[name].values.shape, generator) < fraction

@@ -40,6 +40,9 @@ class TrainingConfig:
         Largest norm of the gradient; longer ones are scaled down.
     burst : float
         Share of each sequence deleted from the input, in one run per modality. The target stays.
+    drop : float
+        Share of the single entries deleted from the input, at random; the target stays. It teaches
+        to fill gaps, where a state could else keep to itself what each step shows.
     withhold : float or mapping
         Chance of each modality of a sequence to be withheld from the input as a whole, never all of
         them; the target stays. One chance for all, or by name. It teaches to infer each modality
@@ -73,6 +76,7 @@ class TrainingConfig:
     polish: float = 0.4
     clip: float = 5.0
     burst: float = 0.1
+    drop: float = 0.0
     withhold: float | Mapping[str, float] = 0.0
     segment: int | None = None
     segment_until: float = 1.0

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.bookkeeping import Epoch, Progress
-from weft.corruption import delete_bursts, delete_steps, withhold_modalities
+from weft.corruption import delete_bursts, delete_entries, delete_steps, withhold_modalities
 from weft.gaussian import ImproperGaussianError
 from weft.inference.method import Method
 from weft.monitoring import MetricsLog, interruptible
@@ -181,6 +181,7 @@ class Trainer:
         config = self.config
         if not config.polishing(self.progress.epoch):
             seen = delete_bursts(data, config.burst, generator)
+            seen = delete_entries(seen, config.drop, generator)
             return withhold_modalities(seen, config.withhold, generator), data
         share = float(torch.rand((), generator=generator)) * MOST_HIDDEN
         seen = delete_steps(data, share, generator)
