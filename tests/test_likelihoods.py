@@ -120,6 +120,8 @@ def test_extreme_network_output_stays_finite(likelihood, scale):
         (lambda: Modality("a", 0), "must be ≥ 1"),
         (lambda: Modality(""), "needs a name"),
         (lambda: Modality("a", categories=2, mask_input=True), "cannot take a mask"),
+        (lambda: Modality("a", categories=2, context=1), "context=1"),
+        (lambda: Modality("a", context=-1), "number of steps"),
         (lambda: Modality("a", categories=2, skip=True), "cannot have skip=True"),
         (lambda: StudentT(df=2.0), "df > 2"),
     ],

@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from tests.verbs import VERBS, random_data
 from weft import BFVI, Modality, Poisson, Sequences
 from weft.model import REACH
 from weft.networks import GatedTransition, MLPDecoder, MLPFeatures
+
+NAN = float("nan")
 
 
 def count(module):
@@ -86,9 +89,42 @@ def test_vectors_reach_the_encoder_zero_filled_with_their_mask():
     torch.testing.assert_close(seen[0], torch.tensor([[1.0, 0.0, 3.0, 1.0, 0.0, 1.0]]))
 
 
+def test_an_encoder_with_context_sees_the_steps_before_its_own():
+    seen = []
+
+    class Spy(nn.Identity):
+        def forward(self, x):
+            seen.append(x)
+            return x
+
+    v = Modality("v", 2, encoder=Spy(), mask_input=True, context=2)
+    data = Sequences.from_arrays({"v": [[[1.0, 2.0], [NAN, NAN], [NAN, 6.0], [7.0, 8.0]]]})
+    module = BFVI([v], latent=2, hidden=4)
+    seen.clear()
+    factors = module.encode(module.batch(data))
+    windows = [[0, 0, 0, 0, 1, 2], [1, 2, 0, 0, 0, 6], [0, 0, 0, 6, 7, 8]]
+    masks = [[0, 0, 0, 0, 1, 1], [1, 1, 0, 0, 0, 1], [0, 0, 0, 1, 1, 1]]
+    expected = torch.cat([torch.tensor(windows), torch.tensor(masks)], 1).float()
+    torch.testing.assert_close(seen[0], expected)
+    assert factors.is_proper[0, :, 0, 0].tolist() == [True, False, True, True]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_sequences_side_by_side_do_not_see_each_other_in_their_context(name):
+    torch.manual_seed(0)
+    modalities = [Modality("scalar", context=2), Modality("vector", 3, context=1)]
+    module = BFVI(modalities, latent=3, hidden=6).double()
+    data = random_data(lengths=(5, 3, 7)).keep("scalar", "vector")
+    together = VERBS[name](module, module.batch(data))
+    for i, length in enumerate((5, 3, 7)):
+        alone = VERBS[name](module, module.batch(data[[i]]))
+        torch.testing.assert_close(together.mean[:length, :, [i]], alone.mean)
+
+
 def test_built_in_encoders_see_the_mask_of_vectors_but_not_of_single_numbers():
     assert Modality("v", 3).mask_input
     assert not Modality("x").mask_input
+    assert Modality("x", context=1).mask_input
     assert not Modality("v", 3, mask_input=False).mask_input
     assert Modality("image", (3, 8, 8)).input_shape == (6, 8, 8)
 

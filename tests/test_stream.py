@@ -29,10 +29,19 @@ ONE_EPOCH = TrainingConfig(epochs=1)
 NAN, INF = float("nan"), float("inf")
 
 
-def make(method="bfvi", particles=Cubature(), seed=0):
-    """A model in double precision with weights and units away from where they start."""
+def make(method="bfvi", particles=Cubature(), seed=0, contexts=(0, 0)):
+    """A model in double precision with weights and units away from where they start.
+
+    ``contexts`` are steps that the encoders of scalar and vector see before their own.
+    """
     data = random_data(seed, missing=0.3)
-    model = MDMM(declare(), 3, 6, inference=method, particles=particles)
+    scalar, vector = contexts
+    modalities = [
+        Modality("scalar", context=scalar),
+        Modality("vector", 3, context=vector),
+        declare(["label"])[0],
+    ]
+    model = MDMM(modalities, 3, 6, inference=method, particles=particles)
     model.fit(data, training=ONE_EPOCH, seed=seed, progress=False)
     shaken = torch.Generator().manual_seed(seed)
     module = model.module.double()
@@ -64,9 +73,10 @@ def follow(stream, data, steps, sequences=slice(None)):
 # Equality with the batch
 
 
+@pytest.mark.parametrize("contexts", [(0, 0), (2, 0), (1, 4)])
 @every_method
-def test_every_step_equals_the_batch_filter(method):
-    model, data = make(method), gappy()
+def test_every_step_equals_the_batch_filter(method, contexts):
+    model, data = make(method, contexts=contexts), gappy()
     batch = model.filter(data).posterior
     found = follow(model.stream(4), data, range(12))
     np.testing.assert_allclose(found, [batch.mean, batch.std], atol=1e-6, rtol=0)
@@ -324,10 +334,12 @@ def test_numbers_that_single_precision_cannot_hold_are_refused():
 # Files
 
 
-@pytest.mark.parametrize("particles", [Cubature(), MonteCarlo(5)])
+@pytest.mark.parametrize(
+    ("particles", "contexts"), [(Cubature(), (0, 0)), (MonteCarlo(5), (0, 0)), (Cubature(), (3, 9))]
+)
 @every_method
-def test_restored_streams_go_on_to_the_same_numbers(method, particles, tmp_path):
-    model, data = make(method, particles), gappy()
+def test_restored_streams_go_on_to_the_same_numbers(method, particles, contexts, tmp_path):
+    model, data = make(method, particles, contexts=contexts), gappy()
     stream = model.stream(4, samples=20, seed=3)
     follow(stream, data, range(5))
     stream.save(tmp_path / "streams")

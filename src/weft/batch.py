@@ -22,12 +22,15 @@ class Batch:
         ``(batch,)`` steps of each sequence.
     index : Tensor
         ``(batch,)`` position of each sequence in the `Sequences` it came from.
+    past : Batch, optional
+        Steps before the first, which `window` sees and nothing else does.
     """
 
     values: dict[str, Tensor]
     observed: dict[str, Tensor]
     lengths: Tensor
     index: Tensor
+    past: Batch | None = None
 
     @property
     def steps(self) -> int:
@@ -48,6 +51,28 @@ class Batch:
     def rows(self, name: str) -> Tensor:
         """Where `seen` is true, as numbers of rows of the flattened ``(time · batch)``."""
         return self.seen(name).flatten().nonzero()[:, 0]
+
+    def window(self, name: str, rows: Tensor, context: int) -> tuple[Tensor, Tensor]:
+        """Values and masks of flattened rows, behind those of the ``context`` steps before each.
+
+        Steps lie side by side along the first axis of one, the earliest first: ``(row, (context +
+        1) · shape[0], …)``. Before a sequence's start nothing was observed.
+        """
+        if not context:
+            return self.values[name].flatten(0, 1)[rows], self.observed[name].flatten(0, 1)[rows]
+        parts = [self] if self.past is None else [self.past, self]
+
+        def wide(known: list[Tensor]) -> Tensor:
+            series = torch.cat(known)
+            earlier = series.new_zeros(context, *series.shape[1:])
+            lags = len(series) - self.steps + torch.arange(context + 1, device=rows.device)
+            steps = rows[:, None] + lags * len(self.lengths)
+            return torch.cat([earlier, series]).flatten(0, 1)[steps].flatten(1, 2)
+
+        return (
+            wide([part.values[name] for part in parts]),
+            wide([part.observed[name] for part in parts]),
+        )
 
     def to(self, device: torch.device | str) -> Batch:
         """Move all tensors to a device."""

@@ -42,8 +42,12 @@ class Modality:
     mask_input : bool, optional
         Whether the encoder sees which entries were observed, as extra entries behind the
         zero-filled values along their first axis. By default true for built-in encoders of
-        vectors; a single number is either seen or not encoded at all, so it never needs it, and
-        images usually lack whole frames.
+        vectors; a single number is either seen or not encoded at all, so it needs it only with
+        ``context``, and images usually lack whole frames.
+    context : int
+        How many steps before its own the encoder sees as well, laid side by side along their first
+        axis, the earliest first. For signals whose single values say little. A step at which the
+        modality is missing is still not encoded.
     skip : bool
         Whether built-in networks of numbers have a linear path around their hidden layer. Wide
         vectors are learned much faster with it; without it the networks are the paper's.
@@ -69,6 +73,7 @@ class Modality:
         decoder: nn.Module | None = None,
         weight: float = 1.0,
         mask_input: bool | None = None,
+        context: int = 0,
         skip: bool = False,
     ) -> None:
         self.name = name
@@ -82,8 +87,10 @@ class Modality:
         self.encoder = encoder
         self.decoder = decoder
         self.weight = weight
+        self.context = context
         if mask_input is None:
-            mask_input = encoder is None and self.size > 1 and not self.is_image
+            partial = self.size > 1 or (self.categories is None and context > 0)
+            mask_input = encoder is None and partial and not self.is_image
         self.mask_input = mask_input
         self.skip = skip
         self._check()
@@ -109,6 +116,11 @@ class Modality:
             )
         if self.mask_input and not self.shape:
             raise ValueError(f"Modality {self.name!r} is categorical and cannot take a mask input.")
+        if self.context < 0 or (self.context and self.categories is not None):
+            raise ValueError(
+                f"Modality {self.name!r} has context={self.context}: it is a number of steps, and "
+                "0 for labels."
+            )
         if self.skip and (self.categories is not None or self.is_image):
             raise ValueError(
                 f"Modality {self.name!r} cannot have skip=True: labels and images have no linear "
@@ -138,10 +150,11 @@ class Modality:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one row that the encoder receives, the mask included."""
-        if not self.mask_input:
+        """Shape of one row that the encoder receives, earlier steps and the mask included."""
+        if not self.shape:
             return self.shape
-        return (2 * self.shape[0], *self.shape[1:])
+        parts = (self.context + 1) * (1 + self.mask_input)
+        return (parts * self.shape[0], *self.shape[1:])
 
     def encoder_input(self, values: Tensor, observed: Tensor) -> Tensor:
         """Lay the mask behind the values, if the encoder wants it."""

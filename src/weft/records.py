@@ -144,6 +144,7 @@ def _describe(modality: Modality) -> dict[str, Any]:
         },
         "weight": modality.weight,
         "mask_input": modality.mask_input,
+        "context": modality.context,
         "skip": modality.skip,
         "encoder": None if modality.encoder is None else _import_path(modality.encoder),
         "decoder": None if modality.decoder is None else _import_path(modality.decoder),
@@ -174,6 +175,7 @@ def _rebuild(path: Path, record: Mapping[str, Any]) -> Modality:
         likelihood=made,
         weight=record["weight"],
         mask_input=record["mask_input"],
+        context=record.get("context", 0),
         skip=record.get("skip", False),
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from weft.arrivals import read_step
 from weft.batch import Batch
@@ -24,6 +26,7 @@ from weft.scaling import Scaling
 __all__ = ["Stream"]
 
 KIND = "stream"
+PAST = "past/"
 
 
 class Stream:
@@ -87,6 +90,7 @@ class Stream:
         self._fields = module.model.fields
         self._lengths, self._index = torch.ones(count, dtype=torch.int64), torch.arange(count)
         self._tracker = module.track(count)
+        self._past = self._unseen(0)
         self.state = _moments(self._tracker)
 
     @torch.no_grad()
@@ -102,6 +106,7 @@ class Stream:
             streams stay as they were.
         """
         batch = self._batch(read_step(values, self._fields, self.count, self.steps))
+        batch = replace(batch, past=self._past)
         generator = stream(self.seed, self.steps)
         tracker = self._tracker.update(batch, self._particles, generator)
         state = _moments(tracker)
@@ -112,6 +117,7 @@ class Stream:
                 "is no longer a finite number. Look for values far out of range."
             )
         self._tracker, self.state, self.steps = tracker, state, self.steps + 1
+        self._past = self._remember(batch)
         return state
 
     def predict(self, steps: int = 0) -> dict[str, Prediction]:
@@ -162,7 +168,9 @@ class Stream:
             "particles": repr(self._particles),
             **_identity(self._module, self._scaling),
         }
-        write_file(Path(path), KIND, header, self._tracker.tensors())
+        past = {f"{PAST}values/{name}": value for name, value in self._past.values.items()}
+        past |= {f"{PAST}observed/{name}": seen for name, seen in self._past.observed.items()}
+        write_file(Path(path), KIND, header, self._tracker.tensors() | past)
 
     @classmethod
     def restore(cls, path: Path, module: Method, scaling: Scaling, particles: Particles) -> Stream:
@@ -178,9 +186,49 @@ class Stream:
                 )
         made = cls(module, scaling, particles, header["count"], header["samples"], header["seed"])
         made.steps = header["steps"]
-        made._tracker = made._tracker.restore(stored.tensors)
+        past = {n.removeprefix(PAST): t for n, t in stored.tensors.items() if n.startswith(PAST)}
+        now = {n: t for n, t in stored.tensors.items() if not n.startswith(PAST)}
+        made._tracker = made._tracker.restore(now)
+        made._past = replace(
+            made._past,
+            values={name: past[f"values/{name}"] for name in made._past.values},
+            observed={name: past[f"observed/{name}"] for name in made._past.observed},
+        )
         made.state = _moments(made._tracker)
         return made
+
+    def _unseen(self, steps: int) -> Batch:
+        """So many steps at which nothing was seen, of what is encoded with earlier steps."""
+        dtype = self._module.model.prior_mean.dtype
+        values = {
+            modality.name: torch.zeros(steps, self.count, *modality.shape, dtype=dtype)
+            for modality in self._module.model.modalities
+            if modality.context
+        }
+        observed = {
+            name: torch.zeros_like(value, dtype=torch.bool) for name, value in values.items()
+        }
+        return Batch(values, observed, steps * self._lengths, self._index)
+
+    def _remember(self, batch: Batch) -> Batch:
+        """What later steps see of this one and those before it."""
+        past, missing = self._past, self._unseen(1)
+        reach = {modality.name: modality.context for modality in self._module.model.modalities}
+
+        def behind(before: Tensor, now: Tensor, name: str) -> Tensor:
+            return torch.cat([before, now])[-reach[name] :]
+
+        return replace(
+            past,
+            values={
+                name: behind(value, batch.values.get(name, missing.values[name]), name)
+                for name, value in past.values.items()
+            },
+            observed={
+                name: behind(seen, batch.observed.get(name, missing.observed[name]), name)
+                for name, seen in past.observed.items()
+            },
+        )
 
     def _batch(self, columns: Mapping[str, Column]) -> Batch:
         """Lay one step out in the model's units."""

@@ -18,7 +18,7 @@ __all__ = ["Spec", "declare", "plan_training", "read_spec"]
 TABLE = ("id", "time", "step", "combine", "variable", "value")
 MODEL = ("latent", "hidden", "inference", "seed")
 SECTIONS = ("table", "model", "modalities", "training")
-DECLARED = ("columns", "categories", "likelihood", "weight", "skip")
+DECLARED = ("columns", "categories", "likelihood", "weight", "context", "skip")
 LONG, PIECE = 400, 200
 
 
@@ -116,6 +116,7 @@ def declare(spec: Spec, data: Sequences) -> list[Modality]:
                 categories=found.categories,
                 likelihood=likelihood,
                 weight=float(entry.get("weight", 1.0)),
+                context=int(entry.get("context", 0)),
                 skip=bool(entry.get("skip", False)),
             )
         )

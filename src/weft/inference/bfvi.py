@@ -123,12 +123,11 @@ class BFVI(Method):
         shape = (batch.steps, len(batch.lengths), self.model.latent)
         empty = self.model.prior_mean.new_zeros(batch.steps * len(batch.lengths), shape[-1])
         factors = []
-        for name, encoder in zip(self.model.names, self.encoders, strict=True):
+        for modality, encoder in zip(self.model.modalities, self.encoders, strict=True):
             parameters = (empty, empty)
-            if name in batch.values:
-                rows = batch.rows(name)
-                values, observed = batch.values[name], batch.observed[name]
-                found = encoder(values.flatten(0, 1)[rows], observed.flatten(0, 1)[rows])
+            if modality.name in batch.values:
+                rows = batch.rows(modality.name)
+                found = encoder(*batch.window(modality.name, rows, modality.context))
                 parameters = (
                     empty.index_copy(0, rows, found.precision),
                     empty.index_copy(0, rows, found.information),

@@ -253,9 +253,8 @@ class Recurrent(Method):
             visible = torch.zeros_like(batch.valid)
             if modality.name in batch.values:
                 visible, rows = batch.seen(modality.name), batch.rows(modality.name)
-                values = batch.values[modality.name].flatten(0, 1)[rows]
-                observed = batch.observed[modality.name].flatten(0, 1)[rows]
-                known = features(modality.encoder_input(values, observed))
+                window = batch.window(modality.name, rows, modality.context)
+                known = features(modality.encoder_input(*window))
                 found = found.index_copy(0, rows, F.linear(known, inward))
             heard.append(found.reshape(*shape, -1))
             seen.append(visible)
