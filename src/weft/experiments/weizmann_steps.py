@@ -36,8 +36,8 @@ def draw(summary: Mapping[str, Any], title: str) -> Figure:
     for task in tasks:
         means = [found[task.name]["mean"] for found in summary.values()]
         axis.plot(steps, means, marker="o", ms=4, label=task.title)
+    figure.suptitle(title, fontsize=11)
     axis.set(
-        title=title,
         xlabel="training steps",
         ylabel="similarity or accuracy",
         xscale="log",
