@@ -63,8 +63,9 @@ def gp_vae(
         window_size=24,
     )
     _fit(model, train, validation)
-    found: Array = model.predict({"X": test}, n_sampling_times=draws)["imputation"]
-    return found.swapaxes(0, 1)
+    pieces = np.array_split(test, len(test) // 50)  # it keeps gigabytes until it is done
+    found = [model.predict({"X": x}, n_sampling_times=draws)["imputation"] for x in pieces]
+    return np.concatenate(found).swapaxes(0, 1)
 
 
 def _common(train: Array, epochs: int) -> dict[str, Any]:
