@@ -21,7 +21,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-RESULTS = [path.name for path in ROOT.glob("results/*") if path.suffix in (".json", ".png")]
+SHOWN = (".json", ".png", ".gif")
+RESULTS = [path.name for path in ROOT.glob("results/*") if path.suffix in SHOWN]
 PLACES = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
