@@ -144,7 +144,7 @@ APPROACHES: dict[str, Callable[[Stays, Split, Split, Split], Answer]] = {
     "mean": partial(without_learning, peers.mean_or_zero),
     "last value": partial(without_learning, peers.last_value),
     "interpolation": partial(without_learning, peers.interpolate),
-    "GP-VAE": partial(with_network, partial(imputers.gp_vae, draws=DRAWS)),
+    "GP-VAE": partial(with_network, imputers.gp_vae),
     "BRITS": partial(with_network, imputers.brits),
     "SAITS": partial(with_network, imputers.saits),
     "weft": fit_weft,
