@@ -166,9 +166,10 @@ def main() -> None:
     folder = recordings("physionet2012")
     jobs = [Approach(name, folder) for name in APPROACHES]
     results = run_jobs(run, jobs, KEPT / "physionet")
-    columns = ("mae", "rmse", "crps", "coverage", "auroc", "seconds", "peak_gb")
+    columns = dict.fromkeys(("mae", "rmse", "crps", "coverage", "auroc"), ".3f")
+    columns |= {"seconds": ".0f", "peak_gb": ".1f"}
     rows = [
-        [name, *(f"{found[column]:.3g}" if column in found else "" for column in columns)]
+        [name, *(format(found[c], form) if c in found else "" for c, form in columns.items())]
         for name, found in results.items()
     ]
     head = ["", "MAE", "RMSE", "CRPS", "coverage of 90 %", "AUROC of death", "seconds", "GB"]
