@@ -45,8 +45,9 @@ def test_a_budget_of_steps_is_the_same_for_few_clips_and_many():
     for count in (3, 17):
         clips = Sequences.from_arrays({"x": [np.zeros((60, 1))] * count})
         training = BUDGETS["short"].training_on(clips)
-        steps = math.ceil(3 * count / 5) * training.epochs
-        assert wanted <= steps < wanted + 3 * count
+        pieces = math.ceil(60 / 8) * count
+        steps = math.ceil(pieces / 16) * training.epochs
+        assert wanted <= steps < wanted + pieces
     assert BUDGETS["paper"].training_on(clips) is BUDGETS["paper"].training
 
 
@@ -59,7 +60,9 @@ def test_the_paper_budget_is_the_supplement_s_table():
     assert training.temperature(250).beta == 1.0
     assert {training.rate(step, 3000) for step in (0, 1500, 2999)} == {5e-4}
     assert objective.each_alone
-    assert (budget.latent, budget.hidden, budget.labels) == (256, 256, 10)
+    assert (budget.latent, budget.hidden) == (256, 256)
+    weights = {name: budget.weight(name) for name in ("video", "person", "action")}
+    assert weights == {"video": 1, "person": 10, "action": 10}
 
 
 def test_steps_can_be_asked_for(data, tmp_path):
@@ -117,6 +120,26 @@ def test_images_of_a_sequence_move_together(data, mirror):
         ways |= found[0]
     assert len(ways) > 1
     assert (-1 in {side for _, _, side in ways}) == mirror
+
+
+def test_stretching_takes_pixels_as_they_are(data):
+    train, _ = clips_of(WeizmannJob("w36", "bfvi", 0, data / "weizmann", data))
+    wider = move_images(train, torch.Generator().manual_seed(0), 0, mirror=False, stretch=0.2)
+    for before, after in zip(train.arrays("video"), wider.arrays("video"), strict=True):
+        assert not np.array_equal(before, after)
+        assert set(np.unique(after)) <= set(np.unique(before))
+        centre = slice(31, 33)  # stays where it is
+        assert np.array_equal(before[..., centre, centre], after[..., centre, centre])
+
+
+def test_results_of_other_experiments_and_methods_stay(tmp_path):
+    file = tmp_path / "weizmann.json"
+    new = {"w36": {"bfvi": 1, "b-mask-direct": 2}}
+    assert weizmann.beside(file, new) == new
+    file.write_text(json.dumps({"w90": {"bfvi": 3}, "w36": {"bfvi": 4, "f-skip-direct": 5}}))
+    together = weizmann.beside(file, new)
+    assert together == {"w36": new["w36"] | {"f-skip-direct": 5}, "w90": {"bfvi": 3}}
+    assert list(together) == ["w36", "w90"]
 
 
 def test_the_experiment_runs_in_small(data, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ silhouettes, the action.
 
 from __future__ import annotations
 
+import json
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from weft.bookkeeping import read_history
+from weft.columns import Array
 from weft.corruption import delete_modalities
 from weft.datasets.weizmann import ACTIONS, PERSONS, read_prepared, read_weizmann
 from weft.estimator import MDMM, load
@@ -139,31 +141,45 @@ def clips_of(job: WeizmannJob) -> tuple[Sequences, Sequences]:
     return train, clips[tested]
 
 
-def move_images(data: Sequences, generator: torch.Generator, most: int, mirror: bool) -> Sequences:
+def move_images(
+    data: Sequences,
+    generator: torch.Generator,
+    most: int,
+    mirror: bool,
+    stretch: float = 0.0,
+) -> Sequences:
     """Move all images of a sequence by the same few pixels, and mirror about every other one.
 
-    What enters at an edge repeats it.
+    They may be stretched both ways by a share of their size, and slanted by half as much. Pixels
+    are taken as they are, for mixing them would blur edges; what enters at an edge repeats it.
     """
     count = len(data)
     moves = torch.randint(-most, most + 1, (count, 2), generator=generator).numpy()
     mirrored = torch.rand(count, generator=generator).numpy() < 0.5 * mirror
+    bends = stretch * (2 * torch.rand(count, 3, generator=generator).numpy() - 1)
     columns = dict(data.columns)
     for name, column in data.columns.items():
         if len(column.shape) != 3:
             continue
         values = column.values.copy()
-        for first, length, move, flip in zip(
-            data.starts, data.lengths, moves, mirrored, strict=True
-        ):
-            rows = slice(first, first + length)
-            padding = ((0, 0), (0, 0), (most, most), (most, most))
-            wide = np.pad(values[rows], padding, mode="edge")
-            top, left = most + move
-            side = column.shape[1]
-            moved = wide[:, :, top : top + side, left : left + side]
-            values[rows] = moved[..., ::-1] if flip else moved
+        for i, (first, length) in enumerate(zip(data.starts, data.lengths, strict=True)):
+            frames = slice(first, first + length)
+            places = _places(column.shape[1], moves[i], bends[i], mirrored[i])
+            values[frames] = values[frames][:, :, *places]
         columns[name] = replace(column, values=np.where(column.observed, values, 0))
     return replace(data, columns=columns)
+
+
+def _places(side: int, move: Array, bend: Array, mirrored: bool) -> tuple[Array, Array]:
+    """Row and column ``(side, side)`` that each pixel of a moved image comes from."""
+    centre = (side - 1) / 2
+    down, right = np.meshgrid(np.arange(side) - centre, np.arange(side) - centre, indexing="ij")
+    rows = (1 + bend[0]) * down + centre + move[0]
+    columns = (1 + bend[1]) * right + bend[2] / 2 * down + centre + move[1]
+    if mirrored:
+        columns = columns[:, ::-1]
+    nearest = np.rint([rows, columns]).astype(int).clip(0, side - 1)
+    return nearest[0], nearest[1]
 
 
 def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
@@ -173,7 +189,7 @@ def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
         budget = replace(budget, steps=job.steps)
     modalities = [MODALITIES[name]() for name in train.names]
     for modality in modalities:
-        modality.weight = budget.images if modality.categories is None else budget.labels
+        modality.weight = budget.weight(modality.name)
     model = MDMM(
         modalities,
         budget.latent,
@@ -185,7 +201,12 @@ def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
     experiment = EXPERIMENTS[job.experiment]
     move = None
     if budget.moved:
-        move = partial(move_images, most=budget.moved, mirror=experiment.mirrored)
+        move = partial(
+            move_images,
+            most=budget.moved,
+            mirror=experiment.mirrored,
+            stretch=budget.stretched,
+        )
     withhold = dict.fromkeys(experiment.inferred, budget.withhold)
     return model.fit(
         train,
@@ -278,6 +299,16 @@ def summarise(
     return summary
 
 
+def beside(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay a summary over that of a file, if there is one: newly run methods replace their own."""
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    return {
+        name: kept.get(name, {}) | summary.get(name, {})
+        for name in EXPERIMENTS
+        if name in kept or name in summary
+    }
+
+
 def table(summary: Mapping[str, Any]) -> str:
     """Similarities and accuracies in Markdown, one table per experiment."""
     lines = []
@@ -337,7 +368,10 @@ def reproduce_weizmann(
     processes: int | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Run experiments × methods × seeds; write results, storyboards and animations."""
+    """Run experiments × methods × seeds; write results, storyboards and animations.
+
+    Experiments and methods that were not asked for stay in the results as they are.
+    """
     directory = out / "weizmann"
     jobs = [
         WeizmannJob(
@@ -350,11 +384,11 @@ def reproduce_weizmann(
             steps=steps,
         )
         for experiment in experiments
-        for method in methods or EXPERIMENTS[experiment].methods
         for seed in range(seeds)
+        for method in methods or EXPERIMENTS[experiment].methods
     ]
     results = run_jobs(run_weizmann, jobs, directory, processes=processes, progress=progress)
-    summary = summarise(jobs, results)
+    summary = beside(out / "weizmann.json", summarise(jobs, results))
     write_json(out / "weizmann.json", summary)
     (out / "weizmann.md").write_text(table(summary))
     for experiment in experiments:

@@ -17,10 +17,11 @@ __all__ = ["BUDGETS", "Budget"]
 class Budget:
     """A model's size and how it is trained, the same for every method.
 
-    ``images`` and ``labels`` are their multipliers λ. ``withhold`` is the chance that training
-    withholds what is inferred at the test. ``moved`` is how many pixels images are moved
-    at most in training; 0 leaves them alone. With ``steps`` given, there are as many epochs as make
-    so many steps, however many clips an experiment has.
+    ``images``, ``actions`` and ``persons`` are multipliers λ. ``withhold`` is the chance that
+    training withholds what is inferred at the test. ``moved`` is how many pixels images are moved
+    at most in training, ``stretched`` by which share of their size they are stretched; 0 leaves
+    them alone. With ``steps`` given, there are as many epochs as make so many steps, however many
+    clips an experiment has.
     """
 
     training: TrainingConfig
@@ -28,11 +29,17 @@ class Budget:
     latent: int = 256
     hidden: int = 256
     images: float = 1.0
-    labels: float = 10.0
+    actions: float = 10.0
+    persons: float = 10.0
     particles: Particles = MonteCarlo(25)
     withhold: float = 0.0
     moved: int = 0
+    stretched: float = 0.0
     steps: int | None = None
+
+    def weight(self, modality: str) -> float:
+        """Multiplier λ of a modality."""
+        return {"action": self.actions, "person": self.persons}.get(modality, self.images)
 
     def training_on(self, data: Sequences) -> TrainingConfig:
         """Return how to train on these clips."""
@@ -60,7 +67,8 @@ PAPER = Budget(
 SHORT = Budget(
     replace(
         PAPER.training,
-        batch_size=5,
+        batch_size=16,
+        segment=8,
         learning_rate=1e-3,
         warmup=0.05,
         final_rate=0.02,
@@ -70,9 +78,11 @@ SHORT = Budget(
     latent=64,
     hidden=64,
     images=10.0,
-    labels=2000.0,
+    actions=2000.0,
+    persons=20.0,
     withhold=0.8,
     moved=6,
+    stretched=0.15,
     steps=4000,
 )
 WIDE = replace(
@@ -82,8 +92,9 @@ WIDE = replace(
     latent=256,
     hidden=256,
     images=300.0,
-    labels=6000.0,
+    actions=6000.0,
     moved=3,
+    stretched=0.0,
     steps=6000,
 )
 QUICK = Budget(
@@ -97,9 +108,9 @@ BUDGETS = {"paper": PAPER, "short": SHORT, "wide": WIDE, "quick": QUICK}
 """How much is spent on a fit.
 
 ``paper`` is the supplement's table. ``short`` is for two cores: a smaller state, and many small
-steps that score half of the frames, of images that are moved and may be mirrored. Instead of the
-losses of each modality alone, what is to be inferred at the test is withheld at random and scored
-nevertheless. ``wide`` is for video: the paper's size of the state and of a batch, shorter segments,
-so that a step sees as many clips for the same number of frames, and images that weigh more.
-``quick`` only shows that it runs.
+steps of short segments that score half of the frames, of images that are moved, stretched and may
+be mirrored. Instead of the losses of each modality alone, what is to be inferred at the test is
+withheld at random and scored nevertheless. ``wide`` is for video: the paper's size of the state and
+of a batch, still shorter segments, so that a step sees as many clips for the same number of frames,
+and images that weigh more and are not stretched. ``quick`` only shows that it runs.
 """
