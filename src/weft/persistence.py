@@ -74,7 +74,8 @@ def read_file(path: Path, kind: str) -> Stored:
     try:
         with safetensors.safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copies are aligned in memory like any other tensor, so that sums round as they did.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise FileError(
             f"{path} cannot be read ({error}). It is truncated, damaged or not a weft file; use a "
