@@ -6,6 +6,8 @@ from torch import nn
 
 from tests.verbs import VERBS, random_data
 from weft import BFVI, Modality, Poisson, Sequences
+from weft.inference import build
+from weft.inference.bfvi import Encoder
 from weft.model import REACH
 from weft.networks import GatedTransition, MLPDecoder, MLPFeatures
 
@@ -121,10 +123,67 @@ def test_sequences_side_by_side_do_not_see_each_other_in_their_context(name):
         torch.testing.assert_close(together.mean[:length, :, [i]], alone.mean)
 
 
+def test_an_encoder_may_read_whole_sequences():
+    seen = []
+
+    class Spy(nn.Identity):
+        def forward(self, x):
+            seen.append(x)
+            return x.flip(0)
+
+    v = Modality("v", 2, encoder=Spy(), mask_input=True, whole=True)
+    first, second = [[1.0, 2.0], [NAN, NAN], [NAN, 6.0]], [[7.0, 8.0]]
+    module = BFVI([v], latent=2, hidden=4)
+    batch = module.batch(Sequences.from_arrays({"v": [first, second]}))
+    seen.clear()
+    factors = module.encode(batch)
+    steps = [[1, 2, 1, 1], [0, 0, 0, 0], [0, 6, 0, 1]]
+    torch.testing.assert_close(seen[0][:, 0], torch.tensor(steps).float())
+    torch.testing.assert_close(
+        seen[0][:, 1], torch.tensor([[7, 8, 1, 1], [0] * 4, [0] * 4]).float()
+    )
+    assert factors.is_proper[0, :, :, 0].tolist() == [[True, True], [False, False], [True, False]]
+    encoder = module.encoders[0]
+    assert isinstance(encoder, Encoder)
+    wanted = encoder.head(seen[0].flip(0)[2, 0])
+    torch.testing.assert_close(factors[0, 2, 0].mean, wanted.mean)
+
+
+@pytest.mark.parametrize("method", ["bfvi", "f-mask", "b-skip"])
+def test_sequences_side_by_side_do_not_see_each_other_when_read_as_a_whole(method):
+    torch.manual_seed(0)
+    modalities = [Modality("scalar", whole=True), Modality("vector", 3, whole=True)]
+    module = build(method, modalities, latent=3, hidden=6).double()
+    data = random_data(lengths=(5, 3, 7)).keep("scalar", "vector")
+    together = module.smooth(module.batch(data)).posterior
+    for i, length in enumerate((5, 3, 7)):
+        alone = module.smooth(module.batch(data[[i]])).posterior
+        torch.testing.assert_close(together.mean[:length, :, [i]], alone.mean)
+
+
+def test_what_is_read_as_a_whole_knows_its_future():
+    torch.manual_seed(0)
+    module = BFVI([Modality("scalar", whole=True)], latent=3, hidden=6)
+    data = [Sequences.from_arrays({"scalar": [[1.0, 2.0, last]]}) for last in (3.0, -3.0)]
+    one, two = (module.encode(module.batch(each))[0, 0].mean for each in data)
+    assert not torch.allclose(one, two)
+
+
+@pytest.mark.parametrize("method", ["bfvi", "f-skip"])
+def test_what_knows_its_future_neither_filters_nor_follows_streams(method):
+    module = build(method, [Modality("scalar", whole=True)], latent=3, hidden=6)
+    batch = module.batch(Sequences.from_arrays({"scalar": [[1.0, 2.0]]}))
+    with pytest.raises(ValueError, match=r"'scalar' .* cannot filter"):
+        module.filter(batch)
+    with pytest.raises(ValueError, match=r"'scalar' .* cannot follow a stream"):
+        module.track(1)
+
+
 def test_built_in_encoders_see_the_mask_of_vectors_but_not_of_single_numbers():
     assert Modality("v", 3).mask_input
     assert not Modality("x").mask_input
     assert Modality("x", context=1).mask_input
+    assert Modality("x", whole=True).mask_input
     assert not Modality("v", 3, mask_input=False).mask_input
     assert Modality("image", (3, 8, 8)).input_shape == (6, 8, 8)
 

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from weft.columns import DataError, Field
 from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Pixels
-from weft.networks import Embedding, ImageDecoder, ImageFeatures, MLPDecoder, MLPFeatures
+from weft.networks import (
+    Embedding,
+    GRUFeatures,
+    ImageDecoder,
+    ImageFeatures,
+    MLPDecoder,
+    MLPFeatures,
+)
 from weft.networks.image import SMALLEST
 from weft.sequences import Sequences
 
@@ -48,6 +55,12 @@ class Modality:
         How many steps before its own the encoder sees as well, laid side by side along their first
         axis, the earliest first. For signals whose single values say little. A step at which the
         modality is missing is still not encoded.
+    whole : bool
+        Whether the encoder reads whole sequences instead of single steps: ``(time, batch, *input)``
+        to ``(time, batch, features)``; the built-in one has a GRU in each direction of time. For
+        offline use: what it says of a step depends on later ones, so that such a model smooths and
+        forecasts, but neither filters nor follows streams. A step at which the modality is missing
+        still gets nothing from it.
     skip : bool
         Whether built-in networks of numbers have a linear path around their hidden layer. Wide
         vectors are learned much faster with it; without it the networks are the paper's.
@@ -74,6 +87,7 @@ class Modality:
         weight: float = 1.0,
         mask_input: bool | None = None,
         context: int = 0,
+        whole: bool = False,
         skip: bool = False,
     ) -> None:
         self.name = name
@@ -88,9 +102,10 @@ class Modality:
         self.decoder = decoder
         self.weight = weight
         self.context = context
+        self.whole = whole
         if mask_input is None:
-            partial = self.size > 1 or (self.categories is None and context > 0)
-            mask_input = encoder is None and partial and not self.is_image
+            partial = self.size > 1 or (self.categories is None and (context > 0 or whole))
+            mask_input = encoder is None and partial and (whole or not self.is_image)
         self.mask_input = mask_input
         self.skip = skip
         self._check()
@@ -120,6 +135,16 @@ class Modality:
             raise ValueError(
                 f"Modality {self.name!r} has context={self.context}: it is a number of steps, and "
                 "0 for labels."
+            )
+        if self.whole and (self.categories is not None or self.context):
+            raise ValueError(
+                f"Modality {self.name!r} cannot have whole=True: labels are read step by step, and "
+                "with context=… an encoder sees a few steps only. Give one of the two."
+            )
+        if self.whole and self.encoder is None and not self.mask_input:
+            raise ValueError(
+                f"Modality {self.name!r} has whole=True and mask_input=False: its built-in encoder "
+                "would not know where a sequence has gaps. Leave mask_input out."
             )
         if self.skip and (self.categories is not None or self.is_image):
             raise ValueError(
@@ -157,10 +182,10 @@ class Modality:
         return (parts * self.shape[0], *self.shape[1:])
 
     def encoder_input(self, values: Tensor, observed: Tensor) -> Tensor:
-        """Lay the mask behind the values, if the encoder wants it."""
+        """Lay the mask behind the values ``(…, *shape)``, if the encoder wants it."""
         if not self.mask_input:
             return values
-        return torch.cat([values, observed.to(values.dtype)], 1)
+        return torch.cat([values, observed.to(values.dtype)], -len(self.shape))
 
     def build_features(self, hidden: int) -> nn.Module:
         """Return the user's encoder, or make the supplement's."""
@@ -168,17 +193,19 @@ class Modality:
             return self.encoder
         if self.categories is not None:
             return Embedding(len(self.categories), hidden)
+        if self.whole:
+            return GRUFeatures(self.size, hidden)
         if self.is_image:
             return ImageFeatures(self.input_shape[0], self.shape[1])
         return MLPFeatures(math.prod(self.input_shape), hidden, skip=self.skip)
 
     def features_width(self, features: nn.Module) -> int:
         """Width of what an encoder gives, found by showing it one empty row."""
-        row = torch.zeros(
-            (1, *self.input_shape), dtype=torch.float32 if self.categories is None else torch.int64
-        )
-        found = _probe(features, row, f"The encoder of modality {self.name!r}")
-        return found.shape[1]
+        kind = torch.float32 if self.categories is None else torch.int64
+        rows = (1, 1) if self.whole else (1,)
+        row = torch.zeros((*rows, *self.input_shape), dtype=kind)
+        found = _probe(features, row, f"The encoder of modality {self.name!r}", rows)
+        return found.shape[-1]
 
     def build_decoder(self, latent: int, hidden: int) -> nn.Module:
         """Return the user's decoder after a check of its width, or make the supplement's."""
@@ -188,7 +215,7 @@ class Modality:
         if self.decoder is None:
             return MLPDecoder(latent, hidden, outputs, skip=self.skip)
         what = f"The decoder of modality {self.name!r}"
-        found = _probe(self.decoder, torch.zeros(1, latent), what).shape[1]
+        found = _probe(self.decoder, torch.zeros(1, latent), what, (1,)).shape[1]
         if found != outputs:
             raise ValueError(
                 f"{what} gives {found} numbers per step, but {self.likelihood} needs {outputs}."
@@ -234,8 +261,8 @@ def infer_modalities(data: Sequences) -> list[Modality]:
     return declared
 
 
-def _probe(module: nn.Module, row: Tensor, what: str) -> Tensor:
-    """Run a module on one row without leaving a trace in it."""
+def _probe(module: nn.Module, row: Tensor, what: str, rows: tuple[int, ...]) -> Tensor:
+    """Run a module on one row, or one step of one sequence, without leaving a trace in it."""
     parameter = next(module.parameters(), None)
     if parameter is not None:
         row = row.to(parameter.device, parameter.dtype if row.is_floating_point() else row.dtype)
@@ -248,6 +275,7 @@ def _probe(module: nn.Module, row: Tensor, what: str) -> Tensor:
         raise ValueError(f"{what} does not accept input of shape {tuple(row.shape)}.") from error
     finally:
         module.train(training)
-    if not isinstance(found, Tensor) or found.dim() != 2:
-        raise ValueError(f"{what} must map (rows, …) to a tensor of shape (rows, width).")
+    if not isinstance(found, Tensor) or found.shape[:-1] != rows:
+        axes = "rows" if len(rows) == 1 else "time, batch"
+        raise ValueError(f"{what} must map ({axes}, …) to a tensor of shape ({axes}, width).")
     return found

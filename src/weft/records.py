@@ -145,6 +145,7 @@ def _describe(modality: Modality) -> dict[str, Any]:
         "weight": modality.weight,
         "mask_input": modality.mask_input,
         "context": modality.context,
+        "whole": modality.whole,
         "skip": modality.skip,
         "encoder": None if modality.encoder is None else _import_path(modality.encoder),
         "decoder": None if modality.decoder is None else _import_path(modality.decoder),
@@ -176,6 +177,7 @@ def _rebuild(path: Path, record: Mapping[str, Any]) -> Modality:
         weight=record["weight"],
         mask_input=record["mask_input"],
         context=record.get("context", 0),
+        whole=record.get("whole", False),
         skip=record.get("skip", False),
     )
 

@@ -18,7 +18,7 @@ __all__ = ["Spec", "declare", "plan_training", "read_spec"]
 TABLE = ("id", "time", "step", "combine", "variable", "value")
 MODEL = ("latent", "hidden", "inference", "seed")
 SECTIONS = ("table", "model", "modalities", "training")
-DECLARED = ("columns", "categories", "likelihood", "weight", "context", "skip")
+DECLARED = ("columns", "categories", "likelihood", "weight", "context", "whole", "skip")
 LONG, PIECE = 400, 200
 
 
@@ -117,6 +117,7 @@ def declare(spec: Spec, data: Sequences) -> list[Modality]:
                 likelihood=likelihood,
                 weight=float(entry.get("weight", 1.0)),
                 context=int(entry.get("context", 0)),
+                whole=bool(entry.get("whole", False)),
                 skip=bool(entry.get("skip", False)),
             )
         )

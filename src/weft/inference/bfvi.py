@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from weft.batch import Batch
 from weft.gaussian import Gaussian
 from weft.inference import recursions
-from weft.inference.method import Guide, Method
+from weft.inference.method import Guide, Method, read_rows
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
 from weft.inference.stream import Tracker, unseen
 from weft.modality import Modality
@@ -126,8 +126,7 @@ class BFVI(Method):
         for modality, encoder in zip(self.model.modalities, self.encoders, strict=True):
             parameters = (empty, empty)
             if modality.name in batch.values:
-                rows = batch.rows(modality.name)
-                found = encoder(*batch.window(modality.name, rows, modality.context))
+                rows, found = read_rows(modality, batch, encoder)
                 parameters = (
                     empty.index_copy(0, rows, found.precision),
                     empty.index_copy(0, rows, found.information),
@@ -149,6 +148,7 @@ class BFVI(Method):
         generator: torch.Generator | None = None,
     ) -> Filtered:
         """Infer each state from the past and present, or from the present and future."""
+        self.require_single_steps("filter")
         run = recursions.backward_filter if backward else recursions.forward_filter
         return run(self.model, self.factors(batch, subsets), particles, generator)
 
@@ -189,6 +189,7 @@ class BFVI(Method):
 
     def track(self, count: int) -> Messages:
         """Prepare to filter so many streams forward, one step at a time."""
+        self.require_single_steps("follow a stream")
         return Messages(*unseen(self.model, count), self)
 
     def chains(

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from weft.batch import Batch
+from weft.gaussian import Gaussian
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
 from weft.inference.stream import Tracker
+from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.particles import Cubature, MonteCarlo, Particles
 from weft.sequences import Sequences
 
-__all__ = ["Guide", "Method"]
+__all__ = ["Guide", "Method", "read_rows"]
+
+Read = TypeVar("Read", Tensor, Gaussian)
+
+
+def read_rows(
+    modality: Modality, batch: Batch, encoder: Callable[[Tensor, Tensor], Read]
+) -> tuple[Tensor, Read]:
+    """Rows of ``(time · batch)`` at which a modality was observed, and what its encoder says.
+
+    The encoder maps values and masks: of these rows with their context, or of whole sequences.
+    """
+    name, rows = modality.name, batch.rows(modality.name)
+    if not modality.whole:
+        return rows, encoder(*batch.window(name, rows, modality.context))
+    found, count = encoder(batch.values[name], batch.observed[name]), len(batch.lengths)
+    return rows, found[rows // count, rows % count]
 
 
 class Guide(ABC):
@@ -81,6 +99,16 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def name(self) -> str:
         """What the method is called where one is chosen."""
+
+    def require_single_steps(self, verb: str) -> None:
+        """Refuse what only encoders can do that know nothing of later steps."""
+        for modality in self.model.modalities:
+            if modality.whole:
+                raise ValueError(
+                    f"Modality {modality.name!r} has an encoder that reads whole sequences "
+                    f"(whole=True) and knows what comes later, so this model cannot {verb}. Use "
+                    "smooth, or declare it with context=… instead."
+                )
 
     @abstractmethod
     def filter(

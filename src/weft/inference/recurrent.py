@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from weft.batch import Batch
 from weft.gaussian import Gaussian
 from weft.inference.chain import Chain
-from weft.inference.method import Method
+from weft.inference.method import Method, read_rows
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
 from weft.inference.stream import Tracker, unseen
 from weft.modality import Modality
@@ -177,6 +178,7 @@ class Recurrent(Method):
                 f"Inference by {self.name!r} derives each state from the one before and cannot "
                 "filter backward. Use a model with inference='bfvi'."
             )
+        self.require_single_steps("filter")
         heard, members = self.encode(batch), self.members(subsets)
         if not self.backward:
             return self._chain(heard, members).filter(particles, generator)
@@ -217,6 +219,7 @@ class Recurrent(Method):
                 f"Inference by {self.name!r} reads each sequence from its end and cannot follow a "
                 "stream. Use a model with inference='bfvi', 'f-mask' or 'f-skip'."
             )
+        self.require_single_steps("follow a stream")
         link, prior, begun = unseen(self.model, count)
         hidden = self.memory.initial[:, None].expand(-1, count, -1)
         return Memories(link, prior, begun, self, prior, hidden)
@@ -245,16 +248,15 @@ class Recurrent(Method):
         shape, size = batch.valid.shape, self.model.hidden
         directly = torch.split(self.combiner.weight, self._combined, 1)[2:]
         heard, seen = [], []
-        for i, (modality, features) in enumerate(
+        for i, (modality, network) in enumerate(
             zip(self.model.modalities, self.encoders, strict=True)
         ):
             inward = torch.cat([self.memory.weight_ih(i), *directly[i : i + 1]])
             found = inward.new_zeros(shape.numel(), len(inward))
             visible = torch.zeros_like(batch.valid)
             if modality.name in batch.values:
-                visible, rows = batch.seen(modality.name), batch.rows(modality.name)
-                window = batch.window(modality.name, rows, modality.context)
-                known = features(modality.encoder_input(*window))
+                visible = batch.seen(modality.name)
+                rows, known = read_rows(modality, batch, partial(_features, modality, network))
                 found = found.index_copy(0, rows, F.linear(known, inward))
             heard.append(found.reshape(*shape, -1))
             seen.append(visible)
@@ -296,3 +298,9 @@ class Recurrent(Method):
             context = context + torch.einsum("sm,tmbo->tsbo", share.to(case.dtype), case)
         observed = (members[:, :, None] & heard.seen[:, None]).any(2)
         return Chain(self.model, self.head, from_state, context, observed[..., None])
+
+
+def _features(modality: Modality, network: nn.Module, values: Tensor, observed: Tensor) -> Tensor:
+    """What a modality's network says of values and their mask."""
+    found: Tensor = network(modality.encoder_input(values, observed))
+    return found

@@ -1,12 +1,13 @@
 """Plain `nn.Module` building blocks: they know tensors, not data, models or losses."""
 
-from weft.networks.gru import GRUs
+from weft.networks.gru import GRUFeatures, GRUs
 from weft.networks.image import ImageDecoder, ImageFeatures
 from weft.networks.mlp import Embedding, GaussianHead, MLPDecoder, MLPFeatures
 from weft.networks.transitions import GatedTransition
 
 __all__ = [
     "Embedding",
+    "GRUFeatures",
     "GRUs",
     "GatedTransition",
     "GaussianHead",

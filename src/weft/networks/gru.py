@@ -1,4 +1,4 @@
-"""Gated recurrent units of several modalities, run side by side."""
+"""Gated recurrent units: of several modalities side by side, and of one in both directions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["GRUs"]
+__all__ = ["GRUFeatures", "GRUs"]
 
 SHUT = 1e4
 """Input of an update gate at which it keeps a state exactly."""
@@ -78,3 +79,25 @@ class GRUs(nn.Module):
     @property
     def _cells(self) -> list[nn.GRUCell]:
         return [cell for cell in self.cells if isinstance(cell, nn.GRUCell)]
+
+
+class GRUFeatures(nn.Module):
+    """What a step's past and future say, by a GRU in each direction, beside the step itself.
+
+    It reads whole sequences ``(time, batch, …)``: values, and behind them the mask. A sequence
+    ends with its last observation, so padding says nothing.
+    """
+
+    def __init__(self, entries: int, hidden: int) -> None:
+        super().__init__()
+        self.entries = entries
+        self.gru = nn.GRU(2 * entries, hidden, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``(time, batch, …)`` to ``(time, batch, 2 · hidden + 2 · entries)``."""
+        x = x.flatten(2)
+        steps = torch.arange(1, len(x) + 1, device=x.device)[:, None]
+        ends = (steps * x[..., self.entries :].bool().any(-1)).amax(0).clamp(min=1).cpu()
+        packed = pack_padded_sequence(x, ends, enforce_sorted=False)
+        states, _ = pad_packed_sequence(self.gru(packed)[0], total_length=len(x))
+        return torch.cat([states, x], -1)
