@@ -5,7 +5,11 @@ import pytest
 from benchmarks.real import peers, study
 from benchmarks.real.physionet import Answer, auroc
 from benchmarks.real.physionet_data import GROUPS, HOURS, Split, Stays
-from benchmarks.real.utd_data import binned
+from benchmarks.real.utd import clip_labels, stretched, tables
+from benchmarks.real.utd_data import ACTIONS, binned
+from benchmarks.real.utd_tasks import LABELS, VALUES, Clips, Filled, errors
+
+from weft import Sequences
 
 NAN = np.nan
 GAPS = np.array([[[NAN, 1.0], [2.0, NAN], [NAN, NAN], [4.0, NAN]]])
@@ -89,3 +93,85 @@ def test_a_study_says_where_recordings_are_expected(monkeypatch, tmp_path):
     monkeypatch.setenv("WEFT_DATA", str(tmp_path))
     with pytest.raises(SystemExit, match="no folder"):
         study.recordings("jsb_chorales")
+
+
+def few_clips(count=3, steps=8):
+    """Clips of both sensors in arbitrary units."""
+    rng = np.random.default_rng(0)
+    return Sequences.from_arrays(
+        {
+            "inertial": list(rng.normal(5, 2, (count, steps, 6))),
+            "skeleton": list(rng.normal(-1, 3, (count, steps, 60))),
+            "action": [np.full(steps, ACTIONS[i], object) for i in range(count)],
+        },
+        categories={"action": ACTIONS},
+    )
+
+
+def test_a_question_takes_away_what_it_asks_for_and_the_action():
+    clips = Clips(few_clips(), few_clips())
+    for question in VALUES:
+        left = clips.asked(question, clips.test)
+        assert left.observed_fraction("action") == 0
+        assert left.observed_fraction(question.target) < 1
+        again = clips.asked(question, clips.test)
+        np.testing.assert_array_equal(clips.both(left), clips.both(again))
+    shares = {
+        question.name: [
+            clips.asked(question, clips.test).observed_fraction(name)
+            for name in ("inertial", "skeleton")
+        ]
+        for question in LABELS
+    }
+    assert shares == {
+        "inertial alone": [1, 0],
+        "skeleton alone": [0, 1],
+        "both": [1, 1],
+        "first half of both": [0.5, 0.5],
+    }
+
+
+def test_sensors_are_judged_in_standard_units_where_they_were_lost():
+    clips = Clips(few_clips(), few_clips())
+    assert clips.standard(clips.train, "inertial").mean() == pytest.approx(0, abs=1e-9)
+    assert clips.standard(clips.train, "inertial").std((0, 1)) == pytest.approx(1)
+    assert clips.codes(clips.test).tolist() == [0, 1, 2]
+    died = next(q for q in VALUES if q.name == "inertial dies halfway")
+    answer = clips.standard(clips.test, "inertial")
+    answer[:, :4] = 99.0  # these were given
+    assert clips.judge(died, Filled(answer, answer - 1, answer + 1)) == {
+        "rmse": 0,
+        "mae": 0,
+        "coverage": 1,
+    }
+
+
+def test_errors_by_hand():
+    truth, where = np.array([[[0.0], [1.0], [5.0]]]), np.array([[[True], [True], [False]]])
+    found = errors(
+        Filled(truth + 2, truth - 1, truth + np.array([[[1.0], [-0.5], [1.0]]])), truth, where
+    )
+    assert found == {"rmse": 2, "mae": 2, "coverage": 0.5}
+
+
+def test_a_clip_s_action_is_what_its_own_steps_speak_for():
+    chances = np.array([[[0.9, 0.1], [0.8, 0.2], [0.0, 1.0]], [[0.4, 0.6]] * 3])
+    assert clip_labels(chances, np.array([2, 3])).tolist() == [0, 1]
+
+
+def test_stretching_keeps_the_sensors_that_are_left():
+    clips = Clips(few_clips(), few_clips())
+    for question, channels in zip(LABELS, (6, 60, 66, 66), strict=True):
+        found = stretched(clips.asked(question, clips.test), clips, steps=20)
+        assert found.shape == (3, channels, 20)
+        assert np.isfinite(found).all()
+
+
+def test_tables_show_what_an_approach_answers_and_leave_the_rest_out():
+    answers = {VALUES[0].name: {"rmse": 0.5, "coverage": 0.9}, VALUES[1].name: {"rmse": 1.0}}
+    ours = {"tasks": answers | {LABELS[2].name: {"accuracy": 0.75}}, "models": 1, "seconds": 60.4}
+    theirs = {"tasks": {VALUES[0].name: {"rmse": 0.7}}, "models": 6, "seconds": 3.0}
+    lines = tables({"weft": ours, "ridge": theirs}).splitlines()
+    assert lines[2] == "| weft | 0.500 (90%) | 1.000 |  |  |  |  | 1 | 60 |"
+    assert lines[3] == "| ridge | 0.700 |  |  |  |  |  | 6 | 3 |"
+    assert lines[7:] == ["| weft |  |  | 0.750 |  | 1 | 60 |"]

@@ -1,23 +1,26 @@
-"""Imputation networks of PyPOTS (the extra ``bench``), as functions from splits to draws.
+"""Imputation networks of PyPOTS (the extra ``bench``): fitted once, they fill any series.
 
-Sizes are our choice and were not tuned. Each keeps the state that does best on validation stays.
+Sizes are our choice and were not tuned. Each keeps the state that does best on validation series.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["brits", "gp_vae", "saits"]
+__all__ = ["Fill", "brits", "gp_vae", "saits"]
 
 Array = NDArray[np.float64]
+Fill = Callable[[Array], Array]
+"""Fills the gaps of series ``(series, time, channel)``."""
 
 
-def saits(train: Array, validation: tuple[Array, Array], test: Array, epochs: int) -> Array:
-    """Self-attention (Du et al. 2023): one draw."""
+def saits(train: Array, validation: tuple[Array, Array], epochs: int) -> Fill:
+    """Self-attention (Du et al. 2023)."""
     from pypots.imputation import SAITS
 
     model = SAITS(
@@ -30,21 +33,18 @@ def saits(train: Array, validation: tuple[Array, Array], test: Array, epochs: in
         d_ffn=128,
         dropout=0.1,
     )
-    found: Array = _fit(model, train, validation).impute({"X": test})
-    return found[None]
+    return _fit(model, train, validation)
 
 
-def brits(train: Array, validation: tuple[Array, Array], test: Array, epochs: int) -> Array:
-    """Two recurrent networks (Cao et al. 2018): one draw."""
+def brits(train: Array, validation: tuple[Array, Array], epochs: int) -> Fill:
+    """Two recurrent networks (Cao et al. 2018)."""
     from pypots.imputation import BRITS
 
-    model = BRITS(**_common(train, epochs), rnn_hidden_size=108)
-    found: Array = _fit(model, train, validation).impute({"X": test})
-    return found[None]
+    return _fit(BRITS(**_common(train, epochs), rnn_hidden_size=108), train, validation)
 
 
-def gp_vae(train: Array, validation: tuple[Array, Array], test: Array, epochs: int) -> Array:
-    """Gaussian-process variational autoencoder (Fortuin et al. 2020): one draw.
+def gp_vae(train: Array, validation: tuple[Array, Array], epochs: int) -> Fill:
+    """Gaussian-process variational autoencoder (Fortuin et al. 2020).
 
     PyPOTS 1.5 gives the same values however many draws it is asked for.
     """
@@ -59,8 +59,7 @@ def gp_vae(train: Array, validation: tuple[Array, Array], test: Array, epochs: i
         length_scale=7.0,
         window_size=24,
     )
-    found: Array = _fit(model, train, validation).impute({"X": test})
-    return found.reshape(1, *test.shape)
+    return _fit(model, train, validation)
 
 
 def _common(train: Array, epochs: int) -> dict[str, Any]:
@@ -75,7 +74,7 @@ def _common(train: Array, epochs: int) -> dict[str, Any]:
     }
 
 
-def _fit(model: Any, train: Array, validation: tuple[Array, Array]) -> Any:
+def _fit(model: Any, train: Array, validation: tuple[Array, Array]) -> Fill:
     given, truth = validation
     model.fit({"X": train}, {"X": given, "X_ori": truth})
-    return model
+    return lambda series: model.impute({"X": series}).reshape(series.shape)

@@ -122,7 +122,7 @@ def fit_weft(stays: Stays, train: Split, validation: Split, test: Split) -> Answ
 
 
 def with_network(
-    how: Callable[[Array, tuple[Array, Array], Array, int], Array],
+    how: Callable[[Array, tuple[Array, Array], int], imputers.Fill],
     stays: Stays,
     train: Split,
     validation: Split,
@@ -130,7 +130,7 @@ def with_network(
 ) -> Answer:
     """Let an imputation network learn from as many passes over the stays."""
     known = (validation.given, validation.truth)
-    return Answer(how(train.given, known, test.given, TRAINING.epochs))
+    return Answer(how(train.given, known, TRAINING.epochs)(test.given)[None])
 
 
 def without_learning(

@@ -1,7 +1,8 @@
 """UTD-MHAD on one grid: 27 actions, a sensor worn at the wrist or thigh, and a skeleton.
 
 A clip's grid is that of its skeleton frames. The sensor has 2.67 samples per frame; a frame takes
-their mean over its share of the clip. Joints are relative to where the hips are in the first frame.
+their mean over its share of the clip. Joints are relative to where the hips are in the first frame,
+in lengths of the torso.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["ACTIONS", "SENSORS", "read_clips", "subjects"]
 
 SENSORS = ("inertial", "skeleton")
 ACTIONS = tuple(f"a{i:02}" for i in range(1, 28))
-HIPS = 3
+NECK, HIPS = 1, 3
 NAME = re.compile(r"a(\d+)_s(\d+)_t(\d+)")
 
 
@@ -58,8 +59,9 @@ def binned(samples: NDArray[np.floating], bins: int) -> NDArray[np.float64]:
 
 
 def _relative(joints: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Joints ``(time, joint, 3)`` from where the hips began, ``(time, 60)``."""
-    moved: NDArray[np.float64] = joints.astype(np.float64) - joints[0, HIPS]
+    """Joints ``(time, joint, 3)`` from where the hips began, in torsos: ``(time, 60)``."""
+    torso = np.linalg.norm(joints[:, NECK] - joints[:, HIPS], axis=-1).mean()
+    moved: NDArray[np.float64] = (joints.astype(np.float64) - joints[0, HIPS]) / torso
     return moved.reshape(len(joints), -1)
 
 
