@@ -13,13 +13,9 @@ from weft import Sequences
 from weft.cli import app
 from weft.experiments import weizmann, weizmann_steps, weizmann_weak
 from weft.experiments.tasks import VIDEO_TASKS
-from weft.experiments.weizmann import (
-    EXPERIMENTS,
-    WeizmannJob,
-    clips_of,
-    move_images,
-)
+from weft.experiments.weizmann import EXPERIMENTS, WeizmannJob, clips_of
 from weft.experiments.weizmann_budgets import BUDGETS
+from weft.experiments.weizmann_images import move_images
 
 CLIPS = ("ido_bend", "ido_jack", "eli_bend", "eli_jack", "shahar_bend", "shahar_jack")
 

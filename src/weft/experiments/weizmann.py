@@ -20,13 +20,13 @@ import numpy as np
 import torch
 
 from weft.bookkeeping import read_history
-from weft.columns import Array
 from weft.corruption import delete_modalities
 from weft.datasets.weizmann import ACTIONS, PERSONS, read_prepared, read_weizmann
 from weft.estimator import MDMM, load
 from weft.experiments.runner import run_jobs, write_json
 from weft.experiments.tasks import VIDEO_TASKS, accuracy, similarity
 from weft.experiments.weizmann_budgets import BUDGETS
+from weft.experiments.weizmann_images import move_images
 from weft.likelihoods import Pixels
 from weft.modality import Modality
 from weft.plots import Strip, animate_strips, plot_strips
@@ -139,47 +139,6 @@ def clips_of(job: WeizmannJob) -> tuple[Sequences, Sequences]:
     if job.unlabelled:
         train = delete_modalities(train, job.unlabelled, stream(job.seed, 2), ["action"])
     return train, clips[tested]
-
-
-def move_images(
-    data: Sequences,
-    generator: torch.Generator,
-    most: int,
-    mirror: bool,
-    stretch: float = 0.0,
-) -> Sequences:
-    """Move all images of a sequence by the same few pixels, and mirror about every other one.
-
-    They may be stretched both ways by a share of their size, and slanted by half as much. Pixels
-    are taken as they are, for mixing them would blur edges; what enters at an edge repeats it.
-    """
-    count = len(data)
-    moves = torch.randint(-most, most + 1, (count, 2), generator=generator).numpy()
-    mirrored = torch.rand(count, generator=generator).numpy() < 0.5 * mirror
-    bends = stretch * (2 * torch.rand(count, 3, generator=generator).numpy() - 1)
-    columns = dict(data.columns)
-    for name, column in data.columns.items():
-        if len(column.shape) != 3:
-            continue
-        values = column.values.copy()
-        for i, (first, length) in enumerate(zip(data.starts, data.lengths, strict=True)):
-            frames = slice(first, first + length)
-            places = _places(column.shape[1], moves[i], bends[i], mirrored[i])
-            values[frames] = values[frames][:, :, *places]
-        columns[name] = replace(column, values=np.where(column.observed, values, 0))
-    return replace(data, columns=columns)
-
-
-def _places(side: int, move: Array, bend: Array, mirrored: bool) -> tuple[Array, Array]:
-    """Row and column ``(side, side)`` that each pixel of a moved image comes from."""
-    centre = (side - 1) / 2
-    down, right = np.meshgrid(np.arange(side) - centre, np.arange(side) - centre, indexing="ij")
-    rows = (1 + bend[0]) * down + centre + move[0]
-    columns = (1 + bend[1]) * right + bend[2] / 2 * down + centre + move[1]
-    if mirrored:
-        columns = columns[:, ::-1]
-    nearest = np.rint([rows, columns]).astype(int).clip(0, side - 1)
-    return nearest[0], nearest[1]
 
 
 def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
