@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Fill", "brits", "gp_vae", "saits"]
+__all__ = ["Fill", "Learn", "brits", "gp_vae", "saits"]
 
 Array = NDArray[np.float64]
 Fill = Callable[[Array], Array]
 """Fills the gaps of series ``(series, time, channel)``."""
+Learn = Callable[[Array, tuple[Array, Array], int], Fill]
+"""Learns from training series, and validation series with and without gaps, in so many passes."""
 
 
 def saits(train: Array, validation: tuple[Array, Array], epochs: int) -> Fill:

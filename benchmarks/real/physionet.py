@@ -122,7 +122,7 @@ def fit_weft(stays: Stays, train: Split, validation: Split, test: Split) -> Answ
 
 
 def with_network(
-    how: Callable[[Array, tuple[Array, Array], int], imputers.Fill],
+    how: imputers.Learn,
     stays: Stays,
     train: Split,
     validation: Split,

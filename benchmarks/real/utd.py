@@ -1,4 +1,4 @@
-"""UTD-MHAD: a sensor at the wrist or thigh, a skeleton, an action. `make study-utd`.
+"""UTD-MHAD: a sensor at the wrist or thigh, a skeleton, an action. `python -m benchmarks.real.utd`.
 
 One fitted model of ours answers every question; of the others each answers what it was fitted for.
 All see the clips of odd subjects, and are asked about those of even ones.
@@ -162,9 +162,7 @@ def by_gru(clips: Clips) -> Answers:
     return Answers(values, actions, len(VALUES) + len(LABELS))
 
 
-def by_network(
-    how: Callable[[Array, tuple[Array, Array], int], imputers.Fill], clips: Clips
-) -> Answers:
+def by_network(how: imputers.Learn, clips: Clips) -> Answers:
     """One imputation network over all channels of both sensors."""
     steps = max(int(part.lengths.max()) for part in (clips.train, clips.test))
 
