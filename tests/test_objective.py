@@ -5,7 +5,7 @@ import torch
 
 from tests.textbook_objective import textbook_loss
 from tests.verbs import assert_same_gradients, random_data
-from weft import BFVI, Cubature, Modality, Pixels, Sequences
+from weft import BFVI, Cubature, Modality, Normal, Pixels, Sequences
 from weft.corruption import delete_bursts
 from weft.objective import Objective, ObjectiveConfig, Temperature
 
@@ -170,3 +170,59 @@ def test_scoring_some_frames_gives_the_loss_on_average():
         assert sum(single) / 3 == pytest.approx(float(whole[f"nll/{chain}/video"]), abs=1e-8)
         others = {float(terms[f"nll/{chain}/m0"]) for terms in drawn}
         assert others == {float(whole[f"nll/{chain}/m0"])}
+
+
+@pytest.mark.parametrize("temper", [0.3, 1.0])
+def test_tempering_keeps_the_value_and_lets_means_learn_from_squared_errors(temper):
+    """Gradients of an entry are multiplied by σ^(2 · temper), those of its mean and of its σ."""
+    generator = torch.Generator().manual_seed(0)
+    raw = torch.randn(5, 12, generator=generator, dtype=torch.float64, requires_grad=True)
+    value = torch.randn(5, 2, 3, generator=generator, dtype=torch.float64)
+    seen = torch.ones_like(value, dtype=torch.bool)
+    likelihood = Normal()
+
+    def score(temper):
+        return likelihood.log_prob(likelihood.tempered(raw, (2, 3), temper), value, seen, 2).sum()
+
+    assert score(temper).item() == score(0.0).item()
+    plain, tempered = (torch.autograd.grad(score(t), raw)[0] for t in (0.0, temper))
+    found = likelihood.distribution(raw.detach(), (2, 3))
+    share = torch.cat([found.stddev.flatten(1) ** (2 * temper)] * 2, 1)
+    torch.testing.assert_close(tempered, share * plain)
+    if temper == 1.0:
+        torch.testing.assert_close(tempered[:, :6], (value - found.mean).flatten(1))
+
+
+def test_tempering_reaches_numbers_and_leaves_labels_alone():
+    torch.manual_seed(0)
+    modalities = [Modality("x", 2), Modality("label", categories=3)]
+    module = BFVI(modalities, latent=2, hidden=4).double()
+    data = Sequences.from_arrays({"x": torch.ones(1, 3, 2), "label": torch.ones(1, 3).long()})
+
+    def learned(temper):
+        config = ObjectiveConfig(particles=Cubature(), temper=temper)
+        loss = Objective(module, config)(module.batch(data), torch.Generator().manual_seed(0))
+        module.zero_grad()
+        torch.autograd.backward(loss.total)
+        gradients = [d.output.weight.grad.clone() for d in module.model.decoders]
+        return loss.total.item(), gradients
+
+    (plain, (x, label)), (tempered, (x_tempered, label_tempered)) = learned(0.0), learned(1.0)
+    assert tempered == plain
+    assert not torch.allclose(x, x_tempered)
+    torch.testing.assert_close(label, label_tempered)
+
+
+def test_a_filtering_chain_of_no_weight_is_left_out_and_changes_nothing():
+    module = make()
+    batch = module.batch(scalar_data(9, (5, 3)))
+
+    def loss(weight):
+        config = ObjectiveConfig(particles=Cubature(), filter_weight=weight)
+        return Objective(module, config)(batch, torch.Generator().manual_seed(0))
+
+    alone, beside = loss(0.0), loss(1e-12)
+    assert {name.split("/")[1] for name in alone.terms if "/" in name} == {"smooth"}
+    torch.testing.assert_close(alone.total, beside.total)
+    for name, term in alone.terms.items():
+        torch.testing.assert_close(term, beside.terms[name])

@@ -96,6 +96,19 @@ class Likelihood(ABC):
         """Flatten values ``(time, batch, *shape)`` as `moments` has them; and which are known."""
         return value.flatten(2), observed.flatten(2)
 
+    def tempered(self, raw: Tensor, shape: tuple[int, ...], temper: float) -> Tensor:
+        """Keep raw output as it is, and multiply an entry's gradient by its scale^(2 · temper).
+
+        Only where values have a location and a scale: elsewhere nothing changes.
+        """
+        if not temper or not self.location_scale:
+            return raw
+        with torch.no_grad():
+            scale = self.distribution(raw, shape).scale  # type: ignore[attr-defined]
+            share = scale.flatten(scale.dim() - len(shape)) ** (2 * temper)
+            share = torch.cat([share] * self.parameters_per_entry, -1)
+        return raw.detach() + share * (raw - raw.detach())
+
     def _split(self, raw: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         parts = raw.reshape(*raw.shape[:-1], self.parameters_per_entry, *shape)
         return parts.unbind(-1 - len(shape))

@@ -67,6 +67,12 @@ class ObjectiveConfig:
     balance : float, optional
         Share of the divergence's gradient that trains the prior side; the rest trains the
         posterior. Not given: both sides get all of it.
+    temper : float
+        From 0 to 1: gradients of the error of a number are multiplied by σ^(2 · temper), where σ is
+        the standard deviation that the decoder gives it. At 0 they are those of the likelihood,
+        which cares most for what it is surest of; at 1 the means learn as from squared errors,
+        however uncertain they are. It helps where modalities are inferred from others that tell
+        only so much. The loss keeps its value; weights λ should grow to keep pace with divergences.
     """
 
     filter_weight: float = 0.5
@@ -79,6 +85,7 @@ class ObjectiveConfig:
     frames: float = 1.0
     free_bits: float = 0.0
     balance: float | None = None
+    temper: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -123,14 +130,14 @@ class Objective(nn.Module):
         config, beta = self.config, temperature.beta
         target = batch if target is None else target
         members, weights = self._subsets(generator)
-        paths = self.module.chains(batch, members, config.particles, generator)
+        shares = {"filter": 1.0, "smooth": 1.0}
+        if self.module.two_chains:  # else there is nothing to weigh the one against
+            shares["filter"] = config.filter_weight * temperature.filter_scale
+            shares["smooth"] = config.smooth_weight
+        paths = self.module.chains(
+            batch, members, config.particles, generator, filtering=shares["filter"] > 0
+        )
         terms = self._terms(paths, target, members, weights, generator)
-        shares = {
-            "filter": config.filter_weight * temperature.filter_scale,
-            "smooth": config.smooth_weight,
-        }
-        if len(paths) == 1:  # nothing to weigh it against
-            shares = dict.fromkeys(paths, 1.0)
         total = torch.stack([shares[c] * self._elbo(c, terms, beta) for c in paths]).sum()
         if not self.module.model.one_way:  # a fixed prior is not for transitions to match
             terms["match"] = self._match(generator)
@@ -207,11 +214,16 @@ class Objective(nn.Module):
 
         Large outputs are decoded column by column, or they would not fit a processor's caches.
         """
-        log_prob = self.module.model.log_prob
         if z.shape[:2].numel() * modality.likelihood.outputs(modality.shape) <= LARGE:
-            return log_prob(modality.name, z, value[:, None], observed[:, None])
-        columns = [log_prob(modality.name, each, value, observed) for each in z.unbind(1)]
+            return self._log_prob(modality, z, value[:, None], observed[:, None])
+        columns = [self._log_prob(modality, each, value, observed) for each in z.unbind(1)]
         return torch.stack(columns, 1)
+
+    def _log_prob(self, modality: Modality, z: Tensor, value: Tensor, observed: Tensor) -> Tensor:
+        """Log-likelihood of values under states, with tempered gradients."""
+        raw = self.module.model.decode(modality.name, z)
+        raw = modality.likelihood.tempered(raw, modality.shape, self.config.temper)
+        return modality.likelihood.log_prob(raw, value, observed, len(modality.shape))
 
     def _elbo(self, chain: str, terms: dict[str, Tensor], beta: float) -> Tensor:
         """Negative ELBO of one chain, from its terms."""

@@ -109,6 +109,7 @@ class BFVI(Method):
     """
 
     each_alone = True
+    two_chains = True
     name = "bfvi"
 
     def __init__(self, modalities: Sequence[Modality], latent: int, hidden: int) -> None:
@@ -193,7 +194,13 @@ class BFVI(Method):
         return Messages(*unseen(self.model, count), self)
 
     def chains(
-        self, batch: Batch, members: Tensor, particles: Particles, generator: torch.Generator
+        self,
+        batch: Batch,
+        members: Tensor,
+        particles: Particles,
+        generator: torch.Generator,
+        *,
+        filtering: bool = True,
     ) -> dict[str, Trajectories]:
         """Draw a backward filtering chain and a smoothing chain over the same encoded factors."""
         factors = fuse_subsets(self.encode(batch), members)
@@ -204,10 +211,10 @@ class BFVI(Method):
             device=factors.precision.device,
         )
         smoother = self._smoother(factors, particles, generator)
-        return {
-            "filter": recursions.backward_sequence(self.model, factors, noise[:1]),
-            "smooth": smoother.sequence(noise[1:]),
-        }
+        paths = {"smooth": smoother.sequence(noise[1:])}
+        if not filtering:
+            return paths
+        return {"filter": recursions.backward_sequence(self.model, factors, noise[:1]), **paths}
 
     def _smoother(
         self, factors: Gaussian, particles: Particles, generator: torch.Generator | None

@@ -91,6 +91,9 @@ class Method(nn.Module, ABC):
     each_alone: ClassVar[bool]
     """Whether training by default also infers from each modality alone."""
 
+    two_chains: ClassVar[bool]
+    """Whether training weighs a filtering chain against a smoothing one, or has only one."""
+
     def __init__(self, model: MarkovModel) -> None:
         super().__init__()
         self.model = model
@@ -150,12 +153,19 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def chains(
-        self, batch: Batch, members: Tensor, particles: Particles, generator: torch.Generator
+        self,
+        batch: Batch,
+        members: Tensor,
+        particles: Particles,
+        generator: torch.Generator,
+        *,
+        filtering: bool = True,
     ) -> dict[str, Trajectories]:
         """Draw the single trajectories that training scores, by name.
 
         A ``filter`` chain infers a state from one side of time, a ``smooth`` chain from both;
-        ``members`` ``(subset, modality)`` says what each subset is inferred from.
+        ``members`` ``(subset, modality)`` says what each subset is inferred from. Of two chains,
+        the first is left out without ``filtering``, and the second is what it would be with it.
         """
 
     def sequence(

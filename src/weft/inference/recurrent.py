@@ -121,6 +121,7 @@ class Recurrent(Method):
     """
 
     each_alone = False
+    two_chains = False
 
     def __init__(
         self,
@@ -231,7 +232,13 @@ class Recurrent(Method):
         return memory[-1], self._combine(heard, members, memory)
 
     def chains(
-        self, batch: Batch, members: Tensor, particles: Particles, generator: torch.Generator
+        self,
+        batch: Batch,
+        members: Tensor,
+        particles: Particles,
+        generator: torch.Generator,
+        *,
+        filtering: bool = True,
     ) -> dict[str, Trajectories]:
         """Draw the one chain there is: of filtering or, with backward GRUs, of smoothing."""
         chain = self._chain(self.encode(batch), members)

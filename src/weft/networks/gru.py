@@ -85,13 +85,15 @@ class GRUFeatures(nn.Module):
     """What a step's past and future say, by a GRU in each direction, beside the step itself.
 
     It reads whole sequences ``(time, batch, …)``: values, and behind them the mask. A sequence
-    ends with its last observation, so padding says nothing.
+    ends with its last observation, so padding says nothing. ``dropout`` is that between layers.
     """
 
-    def __init__(self, entries: int, hidden: int) -> None:
+    def __init__(
+        self, entries: int, hidden: int, *, layers: int = 1, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.entries = entries
-        self.gru = nn.GRU(2 * entries, hidden, bidirectional=True)
+        self.gru = nn.GRU(2 * entries, hidden, layers, dropout=dropout, bidirectional=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(time, batch, …)`` to ``(time, batch, 2 · hidden + 2 · entries)``."""
