@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from benchmarks.real import peers, study
 from benchmarks.real.physionet import Answer, auroc
 from benchmarks.real.physionet_data import GROUPS, HOURS, Split, Stays
 from benchmarks.real.utd import clip_labels, stretched, tables
 from benchmarks.real.utd_data import ACTIONS, binned
 from benchmarks.real.utd_tasks import LABELS, VALUES, Clips, Filled, errors
+from benchmarks.real.utd_vary import rotations, vary, warped
 
 from weft import Sequences
 
@@ -175,3 +177,30 @@ def test_tables_show_what_an_approach_answers_and_leave_the_rest_out():
     assert lines[2] == "| weft | 0.500 (90%) | 1.000 |  |  |  |  | 1 | 60 |"
     assert lines[3] == "| ridge | 0.700 |  |  |  |  |  | 6 | 3 |"
     assert lines[7:] == ["| weft |  |  | 0.750 |  | 1 | 60 |"]
+
+
+def test_a_varied_clip_is_another_body_s_at_another_pace_and_of_the_same_action():
+    data = few_clips().hide("skeleton")
+    varied = vary(data, torch.Generator().manual_seed(0))
+    again = vary(data, torch.Generator().manual_seed(0))
+    for name, column in varied.columns.items():
+        np.testing.assert_array_equal(column.values, again.columns[name].values)
+        np.testing.assert_array_equal(column.observed, data.columns[name].observed)
+    np.testing.assert_array_equal(varied.columns["action"].values, data.columns["action"].values)
+    assert not np.allclose(varied.columns["inertial"].values, data.columns["inertial"].values)
+    assert not varied.columns["skeleton"].values.any()  # nothing was known of it
+
+
+def test_a_changing_pace_takes_steps_in_order_from_first_to_last():
+    taken = warped(50, np.array([2.0, -1.0, 0.5, 0.0]))
+    assert taken[0] == 0
+    assert taken[-1] == 49
+    assert (np.diff(taken) >= 0).all()
+    np.testing.assert_array_equal(warped(50, np.zeros(4)), np.arange(50))
+    np.testing.assert_array_equal(warped(1, np.ones(4)), [0])
+
+
+def test_turns_keep_lengths_and_angles():
+    found = rotations(np.array([[0.0, np.pi / 2, 0.0], [0.3, -0.2, 0.9]]))
+    np.testing.assert_allclose(found @ found.swapaxes(1, 2), [np.eye(3)] * 2, atol=1e-12)
+    np.testing.assert_allclose(found[0] @ [1.0, 0, 0], [0, 0, -1.0], atol=1e-12)

@@ -17,16 +17,17 @@ __all__ = ["Fill", "Learn", "brits", "gp_vae", "saits"]
 Array = NDArray[np.float64]
 Fill = Callable[[Array], Array]
 """Fills the gaps of series ``(series, time, channel)``."""
-Learn = Callable[[Array, tuple[Array, Array], int], Fill]
-"""Learns from training series, and validation series with and without gaps, in so many passes."""
+Learn = Callable[[Array, tuple[Array, Array], int, int], Fill]
+"""Learns from training series, and validation series with and without gaps, in so many passes over
+batches of so many series."""
 
 
-def saits(train: Array, validation: tuple[Array, Array], epochs: int) -> Fill:
+def saits(train: Array, validation: tuple[Array, Array], epochs: int, batch: int) -> Fill:
     """Self-attention (Du et al. 2023)."""
     from pypots.imputation import SAITS
 
     model = SAITS(
-        **_common(train, epochs),
+        **_common(train, epochs, batch),
         n_layers=2,
         d_model=256,
         n_heads=4,
@@ -38,14 +39,14 @@ def saits(train: Array, validation: tuple[Array, Array], epochs: int) -> Fill:
     return _fit(model, train, validation)
 
 
-def brits(train: Array, validation: tuple[Array, Array], epochs: int) -> Fill:
+def brits(train: Array, validation: tuple[Array, Array], epochs: int, batch: int) -> Fill:
     """Two recurrent networks (Cao et al. 2018)."""
     from pypots.imputation import BRITS
 
-    return _fit(BRITS(**_common(train, epochs), rnn_hidden_size=108), train, validation)
+    return _fit(BRITS(**_common(train, epochs, batch), rnn_hidden_size=108), train, validation)
 
 
-def gp_vae(train: Array, validation: tuple[Array, Array], epochs: int) -> Fill:
+def gp_vae(train: Array, validation: tuple[Array, Array], epochs: int, batch: int) -> Fill:
     """Gaussian-process variational autoencoder (Fortuin et al. 2020).
 
     PyPOTS 1.5 gives the same values however many draws it is asked for.
@@ -53,7 +54,7 @@ def gp_vae(train: Array, validation: tuple[Array, Array], epochs: int) -> Fill:
     from pypots.imputation import GPVAE
 
     model = GPVAE(
-        **_common(train, epochs),
+        **_common(train, epochs, batch),
         latent_size=35,
         encoder_sizes=(128, 128),
         decoder_sizes=(256, 256),
@@ -64,12 +65,12 @@ def gp_vae(train: Array, validation: tuple[Array, Array], epochs: int) -> Fill:
     return _fit(model, train, validation)
 
 
-def _common(train: Array, epochs: int) -> dict[str, Any]:
+def _common(train: Array, epochs: int, batch: int) -> dict[str, Any]:
     torch.manual_seed(0)  # PyPOTS draws from the global generator
     return {
         "n_steps": train.shape[1],
         "n_features": train.shape[2],
-        "batch_size": 64,
+        "batch_size": batch,
         "epochs": epochs,
         "device": "cpu",
         "verbose": False,

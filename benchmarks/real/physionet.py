@@ -130,7 +130,7 @@ def with_network(
 ) -> Answer:
     """Let an imputation network learn from as many passes over the stays."""
     known = (validation.given, validation.truth)
-    return Answer(how(train.given, known, TRAINING.epochs)(test.given)[None])
+    return Answer(how(train.given, known, TRAINING.epochs, 64)(test.given)[None])
 
 
 def without_learning(

@@ -20,20 +20,23 @@ from benchmarks.real import imputers, peers
 from benchmarks.real.study import KEPT, Clock, table, write_study
 from benchmarks.real.utd_data import ACTIONS, SENSORS
 from benchmarks.real.utd_tasks import LABELS, VALUES, Clips, Filled, Question
+from benchmarks.real.utd_vary import vary
 from weft import Sequences
-from weft.corruption import delete_modalities, withhold_modalities
+from weft.corruption import delete_modalities
 from weft.estimator import FIT
 from weft.experiments.runner import run_jobs
+from weft.networks import GRUFeatures
 from weft.randomness import stream
 
 Array = NDArray[np.float64]
 
 SEED = 0
 DRAWS = 50
-LATENT, HIDDEN = 64, 64
+BATCH = 20
+LATENT, HIDDEN, WIDTH = 64, 64, 64
 TRAINING = weft.TrainingConfig(
     epochs=100,
-    batch_size=20,
+    batch_size=BATCH,
     learning_rate=3e-3,
     anneal=0.3,
     polish=0.0,
@@ -57,18 +60,30 @@ class Answers:
 
 
 def declare() -> list[weft.Modality]:
-    """Two sensors and a label."""
-    return [
-        weft.Modality("inertial", 6, whole=True, weight=2.0),
-        weft.Modality("skeleton", 60, whole=True),
-        weft.Modality("action", categories=ACTIONS, weight=20.0),
-    ]
+    """Two sensors, each read from both ends, and a label."""
+
+    def sensor(name: str, entries: int, weight: float) -> weft.Modality:
+        reads = GRUFeatures(entries, WIDTH, layers=2, dropout=0.3)
+        return weft.Modality(
+            name, entries, encoder=reads, whole=True, mask_input=True, weight=weight, skip=True
+        )
+
+    label = weft.Modality("action", categories=ACTIONS, weight=80.0)
+    return [sensor("inertial", 6, 20.0), sensor("skeleton", 60, 10.0), label]
 
 
 def fit_weft(train: Sequences, method: str = "bfvi") -> weft.MDMM:
     """Fit the one model of all tasks."""
+    torch.manual_seed(SEED)  # of the encoders' first weights
     model = weft.MDMM(declare(), LATENT, HIDDEN, inference=method, particles=weft.MonteCarlo(25))
-    return model.fit(train, training=TRAINING, objective=OBJECTIVE, seed=SEED, progress=False)
+    return model.fit(
+        train,
+        training=TRAINING,
+        objective=OBJECTIVE,
+        augment=vary,
+        seed=SEED,
+        progress=False,
+    )
 
 
 def ask_weft(model: weft.MDMM, clips: Clips) -> Answers:
@@ -163,7 +178,11 @@ def by_gru(clips: Clips) -> Answers:
 
 
 def by_network(how: imputers.Learn, clips: Clips) -> Answers:
-    """One imputation network over all channels of both sensors."""
+    """One imputation network over all channels of both sensors.
+
+    It learns from complete clips, and from the same clips without what one question or another
+    takes from them.
+    """
     steps = max(int(part.lengths.max()) for part in (clips.train, clips.test))
 
     def padded(part: Sequences) -> Array:
@@ -171,11 +190,14 @@ def by_network(how: imputers.Learn, clips: Clips) -> Answers:
         missing = np.full((len(values), steps - values.shape[1], values.shape[2]), np.nan)
         return np.concatenate([values, missing], 1)
 
+    def worn(part: Sequences) -> tuple[Array, Array]:
+        turns = [part[i :: len(VALUES)] for i in range(len(VALUES))]
+        left = [clips.asked(*each) for each in zip(VALUES, turns, strict=True)]
+        seen, whole = (np.concatenate([padded(x) for x in parts]) for parts in (left, turns))
+        return seen, whole
+
     held = np.arange(len(clips.train)) % 5 == 0  # to choose a pass by
-    known = clips.train[held]
-    losing = stream(SEED, 10)
-    seen = withhold_modalities(known, dict.fromkeys(SENSORS, 0.5), losing)
-    fill = how(padded(clips.train[~held]), (padded(seen), padded(known)), PASSES)
+    fill = how(np.concatenate(worn(clips.train[~held])), worn(clips.train[held]), PASSES, BATCH)
     widths = [clips.train.columns[name].shape[0] for name in SENSORS]
     ends = np.cumsum([0, *widths])
     places = {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(SENSORS)}

@@ -88,9 +88,7 @@ class GRUFeatures(nn.Module):
     ends with its last observation, so padding says nothing. ``dropout`` is that between layers.
     """
 
-    def __init__(
-        self, entries: int, hidden: int, *, layers: int = 1, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, entries: int, hidden: int, *, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
         self.entries = entries
         self.gru = nn.GRU(2 * entries, hidden, layers, dropout=dropout, bidirectional=True)
