@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-bench
 
-.PHONY: demo test docs lint format evidence bench stability particles study-jsb study-physionet clean
+.PHONY: demo test docs lint format evidence bench stability particles study-jsb study-physionet study-utd clean
 .DEFAULT_GOAL := demo
 PLAIN := exactness invariances finiteness image likelihoods objective textbook training estimator stream learning
 
@@ -57,7 +57,7 @@ $(PEERS)/ready: pyproject.toml constraints-bench.txt $(NATIVE)
 	$(PEERS)/bin/python -m pip install --quiet --constraint constraints-bench.txt --editable '.[bench]'
 	@touch $@
 
-study-jsb study-physionet: study-%: $(PEERS)/ready
+study-jsb study-physionet study-utd: study-%: $(PEERS)/ready
 	$(PEERS)/bin/python -m benchmarks.real.$*
 
 clean:

@@ -1,4 +1,4 @@
-"""UTD-MHAD: a sensor at the wrist or thigh, a skeleton, an action. `python -m benchmarks.real.utd`.
+"""UTD-MHAD: a sensor at the wrist or thigh, a skeleton, an action. `make study-utd`.
 
 One fitted model of ours answers every question; of the others each answers what it was fitted for.
 All see the clips of odd subjects, and are asked about those of even ones.
@@ -35,16 +35,21 @@ DRAWS = 50
 BATCH = 20
 LATENT, HIDDEN, WIDTH = 64, 64, 64
 TRAINING = weft.TrainingConfig(
-    epochs=100,
+    epochs=90,
     batch_size=BATCH,
-    learning_rate=3e-3,
+    learning_rate=4e-3,
     anneal=0.3,
     polish=0.0,
-    burst=0.0,
+    burst=0.3,
     withhold={"inertial": 0.4, "skeleton": 0.4, "action": 0.8},
 )
 OBJECTIVE = replace(
-    FIT, filter_weight=0.0, smooth_weight=1.0, particles=weft.MonteCarlo(5), each_alone=False
+    FIT,
+    filter_weight=0.0,
+    smooth_weight=1.0,
+    particles=weft.MonteCarlo(5),
+    each_alone=False,
+    temper=1.0,
 )
 PASSES = 30
 """Over the training clips, of every network that is fitted for one task."""
@@ -63,7 +68,7 @@ def declare() -> list[weft.Modality]:
     """Two sensors, each read from both ends, and a label."""
 
     def sensor(name: str, entries: int, weight: float) -> weft.Modality:
-        reads = GRUFeatures(entries, WIDTH, layers=2, dropout=0.3)
+        reads = GRUFeatures(entries, WIDTH, layers=2, dropout=0.5)
         return weft.Modality(
             name, entries, encoder=reads, whole=True, mask_input=True, weight=weight, skip=True
         )
