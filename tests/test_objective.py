@@ -158,7 +158,8 @@ def test_scoring_some_frames_gives_the_loss_on_average():
     )
     members, weights = full._subsets(generator)
     with torch.no_grad():
-        paths = module.chains(batch, members, Cubature(), generator)
+        chains = module.chains(batch, members, Cubature(), generator)
+        paths = {chain: draw() for chain, draw in chains.items()}
         whole = full._terms(paths, batch, members, weights, generator)
         drawn = [
             some._terms(paths, batch, members, weights, torch.Generator().manual_seed(seed))

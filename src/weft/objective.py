@@ -130,13 +130,15 @@ class Objective(nn.Module):
         config, beta = self.config, temperature.beta
         target = batch if target is None else target
         members, weights = self._subsets(generator)
-        shares = {"filter": 1.0, "smooth": 1.0}
-        if self.module.two_chains:  # else there is nothing to weigh the one against
-            shares["filter"] = config.filter_weight * temperature.filter_scale
-            shares["smooth"] = config.smooth_weight
-        paths = self.module.chains(
-            batch, members, config.particles, generator, filtering=shares["filter"] > 0
-        )
+        chains = self.module.chains(batch, members, config.particles, generator)
+        shares = {
+            "filter": config.filter_weight * temperature.filter_scale,
+            "smooth": config.smooth_weight,
+        }
+        if len(chains) == 1:  # nothing to weigh it against
+            shares = dict.fromkeys(chains, 1.0)
+        weighed = [chain for chain in chains if shares[chain]] or list(chains)
+        paths = {chain: chains[chain]() for chain in weighed}
         terms = self._terms(paths, target, members, weights, generator)
         total = torch.stack([shares[c] * self._elbo(c, terms, beta) for c in paths]).sum()
         if not self.module.model.one_way:  # a fixed prior is not for transitions to match

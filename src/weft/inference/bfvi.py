@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from weft.batch import Batch
 from weft.gaussian import Gaussian
 from weft.inference import recursions
-from weft.inference.method import Guide, Method, read_rows
+from weft.inference.method import Draw, Guide, Method, read_rows
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
 from weft.inference.stream import Tracker, unseen
 from weft.modality import Modality
@@ -109,7 +110,6 @@ class BFVI(Method):
     """
 
     each_alone = True
-    two_chains = True
     name = "bfvi"
 
     def __init__(self, modalities: Sequence[Modality], latent: int, hidden: int) -> None:
@@ -194,15 +194,9 @@ class BFVI(Method):
         return Messages(*unseen(self.model, count), self)
 
     def chains(
-        self,
-        batch: Batch,
-        members: Tensor,
-        particles: Particles,
-        generator: torch.Generator,
-        *,
-        filtering: bool = True,
-    ) -> dict[str, Trajectories]:
-        """Draw a backward filtering chain and a smoothing chain over the same encoded factors."""
+        self, batch: Batch, members: Tensor, particles: Particles, generator: torch.Generator
+    ) -> dict[str, Draw]:
+        """Prepare a backward filtering and a smoothing chain over the same encoded factors."""
         factors = fuse_subsets(self.encode(batch), members)
         noise = torch.randn(
             (2, *factors.shape),
@@ -211,10 +205,10 @@ class BFVI(Method):
             device=factors.precision.device,
         )
         smoother = self._smoother(factors, particles, generator)
-        paths = {"smooth": smoother.sequence(noise[1:])}
-        if not filtering:
-            return paths
-        return {"filter": recursions.backward_sequence(self.model, factors, noise[:1]), **paths}
+        return {
+            "filter": partial(recursions.backward_sequence, self.model, factors, noise[:1]),
+            "smooth": partial(smoother.sequence, noise[1:]),
+        }
 
     def _smoother(
         self, factors: Gaussian, particles: Particles, generator: torch.Generator | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,11 @@ from weft.model import MarkovModel
 from weft.particles import Cubature, MonteCarlo, Particles
 from weft.sequences import Sequences
 
-__all__ = ["Guide", "Method", "read_rows"]
+__all__ = ["Draw", "Guide", "Method", "read_rows"]
 
 Read = TypeVar("Read", Tensor, Gaussian)
+Draw: TypeAlias = Callable[[], Trajectories]
+"""Draws what was prepared."""
 
 
 def read_rows(
@@ -91,9 +93,6 @@ class Method(nn.Module, ABC):
     each_alone: ClassVar[bool]
     """Whether training by default also infers from each modality alone."""
 
-    two_chains: ClassVar[bool]
-    """Whether training weighs a filtering chain against a smoothing one, or has only one."""
-
     def __init__(self, model: MarkovModel) -> None:
         super().__init__()
         self.model = model
@@ -153,19 +152,12 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def chains(
-        self,
-        batch: Batch,
-        members: Tensor,
-        particles: Particles,
-        generator: torch.Generator,
-        *,
-        filtering: bool = True,
-    ) -> dict[str, Trajectories]:
-        """Draw the single trajectories that training scores, by name.
+        self, batch: Batch, members: Tensor, particles: Particles, generator: torch.Generator
+    ) -> dict[str, Draw]:
+        """Prepare the single trajectories that training scores, by name; each is drawn if called.
 
         A ``filter`` chain infers a state from one side of time, a ``smooth`` chain from both;
-        ``members`` ``(subset, modality)`` says what each subset is inferred from. Of two chains,
-        the first is left out without ``filtering``, and the second is what it would be with it.
+        ``members`` ``(subset, modality)`` says what each subset is inferred from.
         """
 
     def sequence(

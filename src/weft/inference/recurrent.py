@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from weft.batch import Batch
 from weft.gaussian import Gaussian
 from weft.inference.chain import Chain
-from weft.inference.method import Method, read_rows
-from weft.inference.recursions import Filtered, Smoothed, Trajectories
+from weft.inference.method import Draw, Method, read_rows
+from weft.inference.recursions import Filtered, Smoothed
 from weft.inference.stream import Tracker, unseen
 from weft.modality import Modality
 from weft.model import MarkovModel
@@ -121,7 +121,6 @@ class Recurrent(Method):
     """
 
     each_alone = False
-    two_chains = False
 
     def __init__(
         self,
@@ -232,21 +231,15 @@ class Recurrent(Method):
         return memory[-1], self._combine(heard, members, memory)
 
     def chains(
-        self,
-        batch: Batch,
-        members: Tensor,
-        particles: Particles,
-        generator: torch.Generator,
-        *,
-        filtering: bool = True,
-    ) -> dict[str, Trajectories]:
-        """Draw the one chain there is: of filtering or, with backward GRUs, of smoothing."""
+        self, batch: Batch, members: Tensor, particles: Particles, generator: torch.Generator
+    ) -> dict[str, Draw]:
+        """Prepare the one chain there is: of filtering or, with backward GRUs, of smoothing."""
         chain = self._chain(self.encode(batch), members)
         like = chain.context
         noise = torch.randn(
             (1, *chain.shape), generator=generator, dtype=like.dtype, device=like.device
         )
-        return {"smooth" if self.backward else "filter": chain.sequence(noise)}
+        return {"smooth" if self.backward else "filter": partial(chain.sequence, noise)}
 
     # Networks
 
