@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["GRUFeatures", "GRUs"]
+__all__ = ["GRUFeatures", "GRUs", "differences"]
 
 SHUT = 1e4
 """Input of an update gate at which it keeps a state exactly."""
@@ -85,19 +86,62 @@ class GRUFeatures(nn.Module):
     """What a step's past and future say, by a GRU in each direction, beside the step itself.
 
     It reads whole sequences ``(time, batch, …)``: values, and behind them the mask. A sequence
-    ends with its last observation, so padding says nothing. ``dropout`` is that between layers.
+    ends with its last observation, so padding says nothing.
+
+    Parameters
+    ----------
+    entries : int
+        Numbers per step.
+    hidden : int
+        Width of the states of each direction.
+    layers, dropout : int, float
+        GRUs upon one another, and the share of states dropped between them in training.
+    differences : bool
+        Whether the GRUs see speed and acceleration as well (`differences`). Positions of one
+        sensor are often what another one measures the motion of, and a motion is more alike from
+        one subject to the next than the place where it happens.
     """
 
-    def __init__(self, entries: int, hidden: int, *, layers: int = 1, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        entries: int,
+        hidden: int,
+        *,
+        layers: int = 1,
+        dropout: float = 0.0,
+        differences: bool = False,
+    ) -> None:
         super().__init__()
         self.entries = entries
-        self.gru = nn.GRU(2 * entries, hidden, layers, dropout=dropout, bidirectional=True)
+        self.differences = differences
+        inputs = (4 if differences else 2) * entries
+        self.gru = nn.GRU(inputs, hidden, layers, dropout=dropout, bidirectional=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(time, batch, …)`` to ``(time, batch, 2 · hidden + 2 · entries)``."""
         x = x.flatten(2)
+        values, seen = torch.split(x, self.entries, -1)
         steps = torch.arange(1, len(x) + 1, device=x.device)[:, None]
-        ends = (steps * x[..., self.entries :].bool().any(-1)).amax(0).clamp(min=1).cpu()
-        packed = pack_padded_sequence(x, ends, enforce_sorted=False)
+        ends = (steps * seen.bool().any(-1)).amax(0).clamp(min=1).cpu()
+        read = torch.cat([x, differences(values, seen)], -1) if self.differences else x
+        packed = pack_padded_sequence(read, ends, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.gru(packed)[0], total_length=len(x))
         return torch.cat([states, x], -1)
+
+
+def differences(values: Tensor, seen: Tensor) -> Tensor:
+    """How ``(time, batch, entries)`` change: first and second differences, ``(…, 2 · entries)``.
+
+    Twice ``x[t + 1] - x[t - 1]`` and ``x[t + 2] - 2 x[t] + x[t - 2]``, so that numbers of unit
+    variance that change little between steps give numbers of a like size. A difference is zero
+    where one of its steps is missing.
+    """
+
+    def later(x: Tensor, steps: int) -> Tensor:
+        padded = F.pad(x, (0, 0, 0, 0, abs(steps), abs(steps)))
+        return padded[abs(steps) + steps :][: len(x)]
+
+    speed = later(values, 1) - later(values, -1)
+    bend = later(values, 2) - 2 * values + later(values, -2)
+    known = later(seen, 1) * later(seen, -1), later(seen, 2) * seen * later(seen, -2)
+    return 2 * torch.cat([known[0] * speed, known[1] * bend], -1)
