@@ -10,7 +10,6 @@ from weft.inference import build
 from weft.inference.bfvi import Encoder
 from weft.model import REACH
 from weft.networks import GatedTransition, GRUFeatures, MLPDecoder, MLPFeatures
-from weft.networks.gru import differences
 
 NAN = float("nan")
 
@@ -162,28 +161,6 @@ def test_sequences_side_by_side_do_not_see_each_other_when_read_as_a_whole(metho
     for i, length in enumerate((5, 3, 7)):
         alone = module.smooth(module.batch(data[[i]])).posterior
         torch.testing.assert_close(together.mean[:length, :, [i]], alone.mean)
-
-
-def test_differences_are_zero_where_a_step_of_theirs_is_missing():
-    values = torch.tensor([0.0, 1.0, 4.0, 9.0, 16.0, 0.0, 36.0])[:, None, None]
-    seen = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0])[:, None, None]
-    speed, bend = differences(values, seen)[:, 0].T
-    assert speed.tolist() == [0, 8, 16, 24, 0, 40, 0]  # of squares: 2 · 4 t, where both sides are
-    assert bend.tolist() == [0, 0, 16, 0, 16, 0, 0]  # 2 · 8, where all three are
-
-
-def test_an_encoder_of_differences_tells_motion_from_place():
-    """Without its positions, a GRU of differences hears the same of a sequence moved elsewhere."""
-    torch.manual_seed(0)
-    encoder = GRUFeatures(2, 3, layers=2, differences=True)
-    for name, weight in encoder.gru.named_parameters():
-        if name.startswith("weight_ih_l0"):
-            weight.data[:, :2] = 0
-    x, seen = torch.randn(6, 1, 2), torch.ones(6, 1, 2)
-    here, there = (encoder(torch.cat([place, seen], -1))[..., :6] for place in (x, x + 5))
-    torch.testing.assert_close(here, there)
-    faster = encoder(torch.cat([2 * x, seen], -1))[..., :6]
-    assert not torch.allclose(here, faster)
 
 
 def test_what_is_read_as_a_whole_knows_its_future():
