@@ -205,6 +205,13 @@ def test_a_burst_starts_anywhere_with_equal_chance():
     assert ((starts - expected) ** 2 / expected).sum() < 9 + 4 * np.sqrt(18)
 
 
+def test_a_burst_comes_with_its_chance():
+    count = 4000
+    left = delete_bursts(full([10] * count), 0.3, seeded(), ["x"], chance=0.25)
+    struck = np.array([len(lost) > 0 for lost in lost_steps(left, "x")])
+    assert abs(struck.mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / count)
+
+
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 1), (0, 0.5), (0.25, 0.75), (0.75, 1), (0.5, 0.5), (0.1, 0.35)]
 )

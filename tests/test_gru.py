@@ -58,11 +58,12 @@ def test_both_directions_are_those_of_pytorch_on_packed_sequences(layers):
     x = torch.cat([seen * torch.randn(6, 3, 2, dtype=torch.float64), seen], -1)
     packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
     wanted, _ = pad_packed_sequence(encoder.gru(packed)[0])
-    torch.testing.assert_close(encoder(x)[..., :8], wanted)
+    inside = seen[..., 0].bool()
+    torch.testing.assert_close(encoder(x, inside)[..., :8], wanted)
     weights = list(encoder.parameters())
     slopes = torch.randn_like(wanted)
     for ours, theirs in zip(
-        torch.autograd.grad((encoder(x)[..., :8] * slopes).sum(), weights),
+        torch.autograd.grad((encoder(x, inside)[..., :8] * slopes).sum(), weights),
         torch.autograd.grad((wanted * slopes).sum(), weights),
         strict=True,
     ):
@@ -91,7 +92,11 @@ def test_an_encoder_of_differences_tells_motion_from_place():
         if name.startswith("weight_ih_l0"):
             weight.data[:, :2] = 0
     x, seen = torch.randn(6, 1, 2), torch.ones(6, 1, 2)
-    here, there = (encoder(torch.cat([place, seen], -1))[..., :6] for place in (x, x + 5))
-    torch.testing.assert_close(here, there)
-    faster = encoder(torch.cat([2 * x, seen], -1))[..., :6]
+
+    def heard(place):
+        return encoder(torch.cat([place, seen], -1), seen[..., 0].bool())[..., :6]
+
+    here = heard(x)
+    torch.testing.assert_close(here, heard(x + 5))
+    faster = heard(2 * x)
     assert not torch.allclose(here, faster)

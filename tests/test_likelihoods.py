@@ -123,6 +123,7 @@ def test_extreme_network_output_stays_finite(likelihood, scale):
         (lambda: Modality("a", categories=2, context=1), "context=1"),
         (lambda: Modality("a", context=-1), "number of steps"),
         (lambda: Modality("a", categories=2, whole=True), "cannot have whole=True"),
+        (lambda: Modality("a", gaps=True), "Add whole=True"),
         (lambda: Modality("a", context=2, whole=True), "Give one of the two"),
         (lambda: Modality("a", 3, mask_input=False, whole=True), "Leave mask_input out"),
         (lambda: Modality("a", categories=2, skip=True), "cannot have skip=True"),

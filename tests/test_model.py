@@ -6,8 +6,10 @@ from torch import nn
 
 from tests.verbs import VERBS, random_data
 from weft import BFVI, Modality, Poisson, Sequences
+from weft.gaussian import Gaussian
 from weft.inference import build
 from weft.inference.bfvi import Encoder
+from weft.inference.recurrent import Heard, Recurrent
 from weft.model import REACH
 from weft.networks import GatedTransition, GRUFeatures, MLPDecoder, MLPFeatures
 
@@ -124,11 +126,12 @@ def test_sequences_side_by_side_do_not_see_each_other_in_their_context(name):
 
 
 def test_an_encoder_may_read_whole_sequences():
-    seen = []
+    seen, spans = [], []
 
-    class Spy(nn.Identity):
-        def forward(self, x):
+    class Spy(nn.Module):
+        def forward(self, x, inside):
             seen.append(x)
+            spans.append(inside)
             return x.flip(0)
 
     v = Modality("v", 2, encoder=Spy(), mask_input=True, whole=True)
@@ -136,7 +139,9 @@ def test_an_encoder_may_read_whole_sequences():
     module = BFVI([v], latent=2, hidden=4)
     batch = module.batch(Sequences.from_arrays({"v": [first, second]}))
     seen.clear()
+    spans.clear()
     factors = module.encode(batch)
+    assert spans[0].tolist() == [[True, True], [True, False], [True, False]]
     steps = [[1, 2, 1, 1], [0, 0, 0, 0], [0, 6, 0, 1]]
     torch.testing.assert_close(seen[0][:, 0], torch.tensor(steps).float())
     torch.testing.assert_close(
@@ -153,7 +158,7 @@ def test_an_encoder_may_read_whole_sequences():
 def test_sequences_side_by_side_do_not_see_each_other_when_read_as_a_whole(method):
     torch.manual_seed(0)
     of_motion = GRUFeatures(3, 6, layers=2, differences=True)
-    vector = Modality("vector", 3, encoder=of_motion, mask_input=True, whole=True)
+    vector = Modality("vector", 3, encoder=of_motion, mask_input=True, whole=True, gaps=True)
     modalities = [Modality("scalar", whole=True), vector]
     module = build(method, modalities, latent=3, hidden=6).double()
     data = random_data(lengths=(5, 3, 7)).keep("scalar", "vector")
@@ -161,6 +166,38 @@ def test_sequences_side_by_side_do_not_see_each_other_when_read_as_a_whole(metho
     for i, length in enumerate((5, 3, 7)):
         alone = module.smooth(module.batch(data[[i]])).posterior
         torch.testing.assert_close(together.mean[:length, :, [i]], alone.mean)
+
+
+def test_an_encoder_that_knows_the_rest_speaks_where_its_modality_is_missing():
+    torch.manual_seed(0)
+    module = BFVI([Modality("a", whole=True, gaps=True), Modality("b")], latent=2, hidden=4)
+    data = Sequences.from_arrays(
+        {"a": [[NAN, NAN, 1.0, NAN, NAN], [NAN] * 3], "b": [[NAN, 2.0, NAN, 3.0, NAN], [1.0] * 3]}
+    )
+    speaks = module.encode(module.batch(data)).is_proper[..., 0]
+    assert speaks[0, :, 0].tolist() == [False, True, True, True, False]  # while anything is seen
+    assert not speaks[0, :, 1].any()  # and never of a sequence that it knows nothing of
+    assert speaks[1, :, 0].tolist() == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize("method", ["bfvi", "f-mask", "b-skip"])
+def test_empty_steps_around_a_sequence_change_nothing_that_is_said_of_it(method):
+    """So that forecasts of one step and of many see the same past."""
+    torch.manual_seed(0)
+    modalities = [Modality("a", whole=True, gaps=True), Modality("b", whole=True)]
+    module = build(method, modalities, latent=2, hidden=4).double()
+    assert isinstance(module, BFVI | Recurrent)
+    a, b = [1.0, NAN, 2.0], [NAN, 3.0, NAN]
+    alone = module.encode(module.batch(Sequences.from_arrays({"a": [a], "b": [b]})))
+    wide = Sequences.from_arrays({"a": [[NAN, *a, NAN, NAN]], "b": [[NAN, *b, NAN, NAN]]})
+    among = module.encode(module.batch(wide))
+    if isinstance(among, Gaussian) and isinstance(alone, Gaussian):
+        torch.testing.assert_close(among.information[:, 1:4], alone.information)
+        torch.testing.assert_close(among.precision[:, 1:4], alone.precision)
+        assert not among.is_proper[:, [0, 4, 5]].any()
+    elif isinstance(among, Heard) and isinstance(alone, Heard):
+        torch.testing.assert_close(among.gates[1:4], alone.gates)
+        assert not among.seen[[0, 4, 5]].any()
 
 
 def test_what_is_read_as_a_whole_knows_its_future():

@@ -48,6 +48,12 @@ class Batch:
         observed = self.observed[name]
         return observed if observed.dim() == 2 else observed.flatten(2).any(-1)
 
+    def span(self, *names: str) -> Tensor:
+        """``(time, batch)``: from the first to the last step at which any of them was observed."""
+        seen = torch.stack([self.seen(name) for name in names]).any(0)
+        begun, goes_on = seen.cummax(0).values, seen.flip(0).cummax(0).values.flip(0)
+        return begun & goes_on
+
     def rows(self, name: str) -> Tensor:
         """Where `seen` is true, as numbers of rows of the flattened ``(time · batch)``."""
         return self.seen(name).flatten().nonzero()[:, 0]

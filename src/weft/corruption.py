@@ -77,18 +77,21 @@ def delete_bursts(
     modalities: Sequence[str] | None = None,
     *,
     together: bool = False,
+    chance: float = 1.0,
 ) -> Sequences:
-    """Delete one run of ``fraction`` of each sequence's steps.
+    """Delete one run of ``fraction`` of each sequence's steps, or with a ``chance`` none.
 
     It starts anywhere, uniformly, and is cut short at the end (supplement, "Training Parameters").
     """
     _require_fraction(fraction)
+    _require_fraction(chance)
     counts = np.round(fraction * data.lengths)
 
     def marked() -> Array:
         starts = np.floor(_uniform((len(data),), generator) * data.lengths)
+        runs = counts if chance == 1 else counts * (_uniform((len(data),), generator) < chance)
         since = data.step_of_row - starts[data.sequence_of_row]
-        mask: Array = (since >= 0) & (since < counts[data.sequence_of_row])
+        mask: Array = (since >= 0) & (since < runs[data.sequence_of_row])
         return mask
 
     return data.delete(_per_modality(_chosen(data, modalities), marked, together))

@@ -57,10 +57,15 @@ class Modality:
         modality is missing is still not encoded.
     whole : bool
         Whether the encoder reads whole sequences instead of single steps: ``(time, batch, *input)``
-        to ``(time, batch, features)``; the built-in one has a GRU in each direction of time. For
+        and ``(time, batch)``, true from a sequence's first to its last step to be read, to
+        ``(time, batch, features)``; the built-in one has a GRU in each direction of time. For
         offline use: what it says of a step depends on later ones, so that such a model smooths and
         forecasts, but neither filters nor follows streams. A step at which the modality is missing
-        still gets nothing from it.
+        still gets nothing from it, unless ``gaps``.
+    gaps : bool
+        Whether an encoder of whole sequences speaks of steps as well at which its modality is
+        missing, as long as anything else is observed before and after. It learns to from what is
+        withheld in training, so let `TrainingConfig` practise gaps as long as there will be.
     skip : bool
         Whether built-in networks of numbers have a linear path around their hidden layer. Wide
         vectors are learned much faster with it; without it the networks are the paper's.
@@ -88,6 +93,7 @@ class Modality:
         mask_input: bool | None = None,
         context: int = 0,
         whole: bool = False,
+        gaps: bool = False,
         skip: bool = False,
     ) -> None:
         self.name = name
@@ -103,6 +109,7 @@ class Modality:
         self.weight = weight
         self.context = context
         self.whole = whole
+        self.gaps = gaps
         if mask_input is None:
             partial = self.size > 1 or (self.categories is None and (context > 0 or whole))
             mask_input = encoder is None and partial and (whole or not self.is_image)
@@ -145,6 +152,11 @@ class Modality:
             raise ValueError(
                 f"Modality {self.name!r} has whole=True and mask_input=False: its built-in encoder "
                 "would not know where a sequence has gaps. Leave mask_input out."
+            )
+        if self.gaps and not self.whole:
+            raise ValueError(
+                f"Modality {self.name!r} has gaps=True, but its encoder sees single steps and has "
+                "nothing to say where they are missing. Add whole=True."
             )
         if self.skip and (self.categories is not None or self.is_image):
             raise ValueError(
@@ -203,9 +215,10 @@ class Modality:
         """Width of what an encoder gives, found by showing it one empty row."""
         kind = torch.float32 if self.categories is None else torch.int64
         rows = (1, 1) if self.whole else (1,)
-        row = torch.zeros((*rows, *self.input_shape), dtype=kind)
-        found = _probe(features, row, f"The encoder of modality {self.name!r}", rows)
-        return found.shape[-1]
+        read = [torch.zeros((*rows, *self.input_shape), dtype=kind)]
+        if self.whole:
+            read.append(torch.ones(rows, dtype=torch.bool))
+        return _probe(features, read, f"The encoder of modality {self.name!r}", rows).shape[-1]
 
     def build_decoder(self, latent: int, hidden: int) -> nn.Module:
         """Return the user's decoder after a check of its width, or make the supplement's."""
@@ -215,7 +228,7 @@ class Modality:
         if self.decoder is None:
             return MLPDecoder(latent, hidden, outputs, skip=self.skip)
         what = f"The decoder of modality {self.name!r}"
-        found = _probe(self.decoder, torch.zeros(1, latent), what, (1,)).shape[1]
+        found = _probe(self.decoder, [torch.zeros(1, latent)], what, (1,)).shape[1]
         if found != outputs:
             raise ValueError(
                 f"{what} gives {found} numbers per step, but {self.likelihood} needs {outputs}."
@@ -261,18 +274,22 @@ def infer_modalities(data: Sequences) -> list[Modality]:
     return declared
 
 
-def _probe(module: nn.Module, row: Tensor, what: str, rows: tuple[int, ...]) -> Tensor:
+def _probe(module: nn.Module, read: Sequence[Tensor], what: str, rows: tuple[int, ...]) -> Tensor:
     """Run a module on one row, or one step of one sequence, without leaving a trace in it."""
     parameter = next(module.parameters(), None)
     if parameter is not None:
-        row = row.to(parameter.device, parameter.dtype if row.is_floating_point() else row.dtype)
+        read = [
+            x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
+            for x in read
+        ]
     training = module.training
     module.eval()
     try:
         with torch.no_grad():
-            found = module(row)
+            found = module(*read)
     except RuntimeError as error:
-        raise ValueError(f"{what} does not accept input of shape {tuple(row.shape)}.") from error
+        shape = tuple(read[0].shape)
+        raise ValueError(f"{what} does not accept input of shape {shape}.") from error
     finally:
         module.train(training)
     if not isinstance(found, Tensor) or found.shape[:-1] != rows:

@@ -146,6 +146,7 @@ def _describe(modality: Modality) -> dict[str, Any]:
         "mask_input": modality.mask_input,
         "context": modality.context,
         "whole": modality.whole,
+        "gaps": modality.gaps,
         "skip": modality.skip,
         "encoder": None if modality.encoder is None else _import_path(modality.encoder),
         "decoder": None if modality.decoder is None else _import_path(modality.decoder),
@@ -178,6 +179,7 @@ def _rebuild(path: Path, record: Mapping[str, Any]) -> Modality:
         mask_input=record["mask_input"],
         context=record.get("context", 0),
         whole=record.get("whole", False),
+        gaps=record.get("gaps", False),
         skip=record.get("skip", False),
     )
 

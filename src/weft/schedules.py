@@ -40,6 +40,9 @@ class TrainingConfig:
         Largest norm of the gradient; longer ones are scaled down.
     burst : float
         Share of each sequence deleted from the input, in one run per modality. The target stays.
+    burst_chance : float
+        Chance of a sequence's modality to lose that run. Long runs now and then teach to bridge
+        long gaps, and leave most of the data to learn the rest from.
     drop : float
         Share of the single entries deleted from the input, at random; the target stays. It teaches
         to fill gaps, where a state could else keep to itself what each step shows.
@@ -76,6 +79,7 @@ class TrainingConfig:
     polish: float = 0.4
     clip: float = 5.0
     burst: float = 0.1
+    burst_chance: float = 1.0
     drop: float = 0.0
     withhold: float | Mapping[str, float] = 0.0
     segment: int | None = None

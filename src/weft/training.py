@@ -180,7 +180,7 @@ class Trainer:
         """What is given and what is scored: all of it, or when polishing what is given."""
         config = self.config
         if not config.polishing(self.progress.epoch):
-            seen = delete_bursts(data, config.burst, generator)
+            seen = delete_bursts(data, config.burst, generator, chance=config.burst_chance)
             seen = delete_entries(seen, config.drop, generator)
             return withhold_modalities(seen, config.withhold, generator), data
         share = float(torch.rand((), generator=generator)) * MOST_HIDDEN

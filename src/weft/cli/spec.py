@@ -18,7 +18,7 @@ __all__ = ["Spec", "declare", "plan_training", "read_spec"]
 TABLE = ("id", "time", "step", "combine", "variable", "value")
 MODEL = ("latent", "hidden", "inference", "seed")
 SECTIONS = ("table", "model", "modalities", "training")
-DECLARED = ("columns", "categories", "likelihood", "weight", "context", "whole", "skip")
+DECLARED = ("columns", "categories", "likelihood", "weight", "context", "whole", "gaps", "skip")
 LONG, PIECE = 400, 200
 
 
@@ -118,6 +118,7 @@ def declare(spec: Spec, data: Sequences) -> list[Modality]:
                 weight=float(entry.get("weight", 1.0)),
                 context=int(entry.get("context", 0)),
                 whole=bool(entry.get("whole", False)),
+                gaps=bool(entry.get("gaps", False)),
                 skip=bool(entry.get("skip", False)),
             )
         )

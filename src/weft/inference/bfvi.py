@@ -32,10 +32,10 @@ class Encoder(nn.Module):
         self.features = modality.build_features(hidden)
         self.head = GaussianHead(modality.features_width(self.features), latent)
 
-    def forward(self, values: Tensor, observed: Tensor) -> Gaussian:
-        """Encode ``(rows, *shape)``, of which something was observed in every row."""
-        factor: Gaussian = self.head(self.features(self.modality.encoder_input(values, observed)))
-        return factor
+    def forward(self, batch: Batch) -> tuple[Tensor, Gaussian]:
+        """Rows of ``(time · batch)`` of which there is something to say, and their factors."""
+        rows, features = read_rows(self.modality, batch, self.features)
+        return rows, self.head(features)
 
 
 def fuse_subsets(factors: Gaussian, members: Tensor) -> Gaussian:
@@ -127,7 +127,7 @@ class BFVI(Method):
         for modality, encoder in zip(self.model.modalities, self.encoders, strict=True):
             parameters = (empty, empty)
             if modality.name in batch.values:
-                rows, found = read_rows(modality, batch, encoder)
+                rows, found = encoder(batch)
                 parameters = (
                     empty.index_copy(0, rows, found.precision),
                     empty.index_copy(0, rows, found.information),

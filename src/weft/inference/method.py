@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from weft.batch import Batch
-from weft.gaussian import Gaussian
 from weft.inference.recursions import Filtered, Smoothed, Trajectories
 from weft.inference.stream import Tracker
 from weft.modality import Modality
@@ -20,23 +19,24 @@ from weft.sequences import Sequences
 
 __all__ = ["Draw", "Guide", "Method", "read_rows"]
 
-Read = TypeVar("Read", Tensor, Gaussian)
 Draw: TypeAlias = Callable[[], Trajectories]
 """Draws what was prepared."""
 
 
-def read_rows(
-    modality: Modality, batch: Batch, encoder: Callable[[Tensor, Tensor], Read]
-) -> tuple[Tensor, Read]:
-    """Rows of ``(time · batch)`` at which a modality was observed, and what its encoder says.
+def read_rows(modality: Modality, batch: Batch, network: nn.Module) -> tuple[Tensor, Tensor]:
+    """Rows of ``(time · batch)`` of which a modality's network says something, and what it says.
 
-    The encoder maps values and masks: of these rows with their context, or of whole sequences.
+    These are the steps at which it was observed, by themselves or with their context; or, of
+    sequences read as a whole, those with gaps as well, if it was asked to speak there.
     """
     name, rows = modality.name, batch.rows(modality.name)
     if not modality.whole:
-        return rows, encoder(*batch.window(name, rows, modality.context))
-    found, count = encoder(batch.values[name], batch.observed[name]), len(batch.lengths)
-    return rows, found[rows // count, rows % count]
+        return rows, network(modality.encoder_input(*batch.window(name, rows, modality.context)))
+    inside = batch.span(*batch.values) if modality.gaps else batch.span(name)
+    if modality.gaps:
+        rows = (inside & batch.seen(name).any(0)).flatten().nonzero()[:, 0]
+    read = modality.encoder_input(batch.values[name], batch.observed[name])
+    return rows, network(read, inside).flatten(0, 1)[rows]
 
 
 class Guide(ABC):

@@ -253,13 +253,13 @@ class Recurrent(Method):
         ):
             inward = torch.cat([self.memory.weight_ih(i), *directly[i : i + 1]])
             found = inward.new_zeros(shape.numel(), len(inward))
-            visible = torch.zeros_like(batch.valid)
+            visible = torch.zeros_like(batch.valid).flatten()
             if modality.name in batch.values:
-                visible = batch.seen(modality.name)
-                rows, known = read_rows(modality, batch, partial(_features, modality, network))
+                rows, known = read_rows(modality, batch, network)
                 found = found.index_copy(0, rows, F.linear(known, inward))
+                visible[rows] = True
             heard.append(found.reshape(*shape, -1))
-            seen.append(visible)
+            seen.append(visible.reshape(shape))
         together = torch.stack(heard, 1)
         direct = together[..., 3 * size :] if self.direct else None
         visible = torch.stack(seen, 1)
@@ -298,9 +298,3 @@ class Recurrent(Method):
             context = context + torch.einsum("sm,tmbo->tsbo", share.to(case.dtype), case)
         observed = (members[:, :, None] & heard.seen[:, None]).any(2)
         return Chain(self.model, self.head, from_state, context, observed[..., None])
-
-
-def _features(modality: Modality, network: nn.Module, values: Tensor, observed: Tensor) -> Tensor:
-    """What a modality's network says of values and their mask."""
-    found: Tensor = network(modality.encoder_input(values, observed))
-    return found

@@ -152,7 +152,7 @@ class GRUFeatures(nn.Module):
     """What a step's past and future say, by a GRU in each direction, beside the step itself.
 
     It reads whole sequences ``(time, batch, …)``: values, and behind them the mask. Gaps are
-    `bridged` by straight lines. A sequence ends with its last observation, so padding says nothing.
+    `bridged` by straight lines. What lies outside of a sequence says nothing.
 
     Parameters
     ----------
@@ -183,20 +183,22 @@ class GRUFeatures(nn.Module):
         inputs = (4 if differences else 2) * entries
         self.gru = nn.GRU(inputs, hidden, layers, dropout=dropout, bidirectional=True)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``(time, batch, …)`` to ``(time, batch, 2 · hidden + 2 · entries)``."""
+    def forward(self, x: Tensor, inside: Tensor) -> Tensor:
+        """Map ``(time, batch, …)`` to ``(time, batch, 2 · hidden + 2 · entries)``.
+
+        ``inside`` ``(time, batch)`` is true from the first to the last step to be read.
+        """
         values, seen = torch.split(x.flatten(2), self.entries, -1)
         values = bridged(values, seen.bool())
         own = torch.cat([values, seen], -1)
         read = torch.cat([own, differences(values)], -1) if self.differences else own
-        inside = seen.bool().any(-1).flip(0).cummax(0).values.flip(0)
         return torch.cat([self._states(read, inside), own], -1)
 
     def _states(self, x: Tensor, inside: Tensor) -> Tensor:
         """What the last layer remembers, both ways; zero outside of a sequence.
 
-        The two directions are two units, one of which meets time turned round: its state stays at
-        zero until its sequence's last step.
+        The two directions are two units, one of which meets time turned round. Their states stay at
+        zero until each comes to the sequence.
         """
         update = torch.stack([inside, inside.flip(0)], 1)
         start = x.new_zeros(2, x.shape[1], self.gru.hidden_size)
