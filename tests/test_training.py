@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -50,10 +51,44 @@ def test_the_same_seed_gives_the_same_weights():
     assert not torch.equal(first.module.model.prior_mean, other.module.model.prior_mean)
 
 
+def test_the_mean_of_the_last_states_is_taken():
+    """Those after the last two of three epochs; a run without averaging goes through the same."""
+    states = []
+
+    class Watched(Trainer):
+        def _finish_epoch(self):
+            record = super()._finish_epoch()
+            states.append(weights(self))
+            return record
+
+    plain = make()
+    Watched(plain.module, plain.whole, objective=FAST, config=CONFIG).run()
+    averaged = make(config=replace(CONFIG, average=0.5))
+    averaged.run()
+    for name, tensor in weights(averaged).items():
+        torch.testing.assert_close(tensor, (states[1][name] + states[2][name]) / 2)
+
+
+def test_validation_decides_between_the_mean_and_the_best_state():
+    best = make(validation=VALID)
+    lowest = min(epoch.validation for epoch in best.run())
+    averaged = make(validation=VALID, config=replace(CONFIG, average=0.7))
+    averaged.run()
+    mean = make(validation=VALID)
+    mean.module.load_state_dict(averaged.mean)
+    wanted = averaged.mean if mean._validate() < lowest else weights(best)
+    assert_same_weights(weights(averaged), wanted)
+    averaged.progress.best = -math.inf  # no mean is better than that
+    averaged._settle()
+    assert_same_weights(weights(averaged), weights(best))
+
+
+@pytest.mark.parametrize("average", [0.0, 0.7])
 @pytest.mark.parametrize("step", [1, 3, 4, 6, 8])
-def test_an_interrupted_run_resumes_to_the_same_numbers(tmp_path, step):
+def test_an_interrupted_run_resumes_to_the_same_numbers(tmp_path, step, average):
     """Ctrl-C after any step saves; the resumed run equals the uninterrupted one to the bit."""
-    whole = make(validation=VALID)
+    config = replace(CONFIG, average=average)
+    whole = make(validation=VALID, config=config)
     history = whole.run()
 
     calls = []
@@ -64,9 +99,9 @@ def test_an_interrupted_run_resumes_to_the_same_numbers(tmp_path, step):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, validation=VALID, watch=interrupt).run()
+        make(tmp_path, config, validation=VALID, watch=interrupt).run()
     assert len(calls) == step
-    resumed = make(tmp_path, validation=VALID)
+    resumed = make(tmp_path, config, validation=VALID)
     assert resumed.run(resume=True) == history
     assert_same_weights(weights(resumed), weights(whole))
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]

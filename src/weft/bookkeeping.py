@@ -45,6 +45,7 @@ class Progress:
     best: float | None = None
     stale: int = 0
     stopped: bool = False
+    averaged: int = 0  # states in the mean
     sums: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 

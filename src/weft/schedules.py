@@ -36,6 +36,10 @@ class TrainingConfig:
         method has) on whole sequences from which a random share of the steps is left out, input and
         target alike. Burst deletion and the filtering part teach robust dynamics but bias the noise
         upward; this is a proper bound on incomplete data and removes the bias.
+    average : float
+        Share of the epochs, at the end, over whose last states the mean is taken (stochastic weight
+        averaging). It wants a rate that still moves them, so raise ``final_rate`` with it. With
+        validation data the mean is kept if it is better than the best single state.
     clip : float
         Largest norm of the gradient; longer ones are scaled down.
     burst : float
@@ -77,6 +81,7 @@ class TrainingConfig:
     anneal: float = 0.05
     filter_until: float | None = None
     polish: float = 0.4
+    average: float = 0.0
     clip: float = 5.0
     burst: float = 0.1
     burst_chance: float = 1.0
@@ -107,6 +112,10 @@ class TrainingConfig:
         if self.filter_until is not None:
             share = max(0.0, 1 - epoch / (self.filter_until * self.epochs))
         return Temperature(beta, 0.0 if self.polishing(epoch) else share)
+
+    def averaging(self, epoch: int) -> bool:
+        """Whether the state after so many epochs belongs to the mean."""
+        return epoch > (1 - self.average) * self.epochs
 
     def polishing(self, epoch: float) -> bool:
         """Whether an epoch belongs to the last ones, without deletion and filtering part."""

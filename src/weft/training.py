@@ -97,6 +97,7 @@ class Trainer:
         self.optimizer = _adam(module, config)
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
+        self.mean: dict[str, Tensor] = {}
         self.good = self._copy_state()
         counts = [len(self._source(epoch)) for epoch in range(config.epochs)]
         self.plan = [math.ceil(count / config.batch(count)) for count in counts]
@@ -114,9 +115,19 @@ class Trainer:
             self._loop()
         finally:  # inference must not depend on what else is in its batch
             self.module.eval()
+        self._settle()
+        return self.history
+
+    def _settle(self) -> None:
+        """Take the mean of the last epochs' states, if asked for, unless validation prefers one."""
+        if self.mean:
+            self.module.load_state_dict(self.mean)
+            validation, best = self._validate(), self.progress.best
+            self.module.eval()
+            if validation is None or best is None or validation < best:
+                return
         if self.best:
             self.module.load_state_dict(self.best)
-        return self.history
 
     def _loop(self) -> None:
         progress = self.progress
@@ -289,6 +300,8 @@ class Trainer:
             self._compare(record.loss)
         if validation is not None:
             self._judge(validation, settled)
+        if config.averaging(epoch):
+            self._average()
         LOGGER.info(
             "epoch %d/%d: loss %.4g%s",
             epoch,
@@ -318,6 +331,17 @@ class Trainer:
             progress.stopped = self.config.patience is not None and (
                 progress.stale >= self.config.patience
             )
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Take this state into the mean."""
+        self.progress.averaged += 1
+        for name, tensor in self.module.state_dict().items():
+            mean = self.mean.setdefault(name, tensor.clone())
+            if mean.is_floating_point():
+                mean.lerp_(tensor, 1 / self.progress.averaged)
+            else:  # counts
+                mean.copy_(tensor)
 
     @torch.no_grad()
     def _validate(self) -> float | None:
@@ -372,6 +396,7 @@ class Trainer:
         tensors = {f"state/{name}": tensor for name, tensor in self._copy_state().items()}
         tensors |= {f"good/{name}": tensor for name, tensor in self.good.items()}
         tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"mean/{name}": tensor for name, tensor in self.mean.items()}
         header = {"progress": asdict(self.progress), "settings": self._settings()}
         write_file(self.directory / CHECKPOINT, "checkpoint", header, tensors)
 
@@ -389,6 +414,7 @@ class Trainer:
                 )
         self._restore_state(stored.group("state"))
         self.good, self.best = stored.group("good"), stored.group("best")
+        self.mean = stored.group("mean")
         self.progress = Progress(**stored.header["progress"])
 
 
