@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from weft import BFVI, Gaussian, Modality, Sequences
+from weft.batch import Batch
 from weft.gaussian import STD_FLOOR
 from weft.networks import GatedTransition, MLPDecoder
 
@@ -22,13 +23,17 @@ from weft.networks import GatedTransition, MLPDecoder
 class ExactEncoder(nn.Module):
     """The likelihood p(x | z) as a factor over z; unobserved entries have no precision."""
 
-    def __init__(self, gain: Tensor, offset: Tensor, noise: Tensor) -> None:
+    def __init__(self, name: str, gain: Tensor, offset: Tensor, noise: Tensor) -> None:
         super().__init__()
+        self.name = name
         self.gain, self.offset, self.noise = gain, offset, noise
 
-    def forward(self, values: Tensor, observed: Tensor) -> Gaussian:
+    def forward(self, batch: Batch) -> tuple[Tensor, Gaussian]:
+        rows = batch.rows(self.name)
+        values, observed = batch.window(self.name, rows, 0)
         precision = observed * self.gain.square() / self.noise
-        return Gaussian(precision, observed * self.gain * (values - self.offset) / self.noise)
+        information = observed * self.gain * (values - self.offset) / self.noise
+        return rows, Gaussian(precision, information)
 
 
 def inverse_softplus(value: Tensor) -> Tensor:
@@ -79,9 +84,10 @@ class LinearGaussian:
                 self._set_transition(network)
             for i, decoder in enumerate(model.decoders):
                 self._set_decoder(decoder, i)
+        emission = self.gain, self.offset, self.noise
         module.encoders = nn.ModuleList(
-            ExactEncoder(torch.tensor(gain), torch.tensor(offset), torch.tensor(noise))
-            for gain, offset, noise in zip(self.gain, self.offset, self.noise, strict=True)
+            ExactEncoder(name, *(torch.tensor(part[i]) for part in emission))
+            for i, name in enumerate(self.names)
         )
         return module
 

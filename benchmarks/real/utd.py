@@ -160,24 +160,29 @@ def by_ridge(clips: Clips) -> Answers:
     return Answers(values, {}, len(VALUES))
 
 
-def by_gru(clips: Clips) -> Answers:
-    """One bidirectional GRU per question."""
+def by_gru(clips: Clips, *, varied: bool = False) -> Answers:
+    """One bidirectional GRU per question, which sees the clips as they are or as ours sees them."""
+    parts = [clips.train]
+    if varied:  # each pass over clips of its own
+        parts = [vary(clips.train, stream(SEED, 10, i)) for i in range(PASSES)]
+    lengths = np.tile(clips.train.lengths, len(parts))
 
     def taught(question: Question, wanted: NDArray[Any], outputs: int) -> tuple[peers.GRU, Array]:
         torch.manual_seed(SEED)  # of the first weights
-        given, asked = (
-            clips.both(clips.asked(question, part)) for part in (clips.train, clips.test)
-        )
+        left = (clips.asked(question, part, seed=i) for i, part in enumerate(parts))
+        given = np.concatenate([clips.both(part) for part in left])
         gru = peers.GRU(given.shape[-1], outputs)
-        return gru.train_on(given, wanted, clips.train.lengths, epochs=PASSES, seed=SEED), asked
+        gru.train_on(given, wanted, lengths, epochs=PASSES // len(parts), seed=SEED)
+        return gru, clips.both(clips.asked(question, clips.test))
 
     values, actions = {}, {}
     for question in VALUES:
-        wanted = clips.standard(clips.train, question.target)
+        wanted = np.concatenate([clips.standard(part, question.target) for part in parts])
         gru, asked = taught(question, wanted, wanted.shape[-1])
         values[question.name] = Filled(gru.answer(asked))
     for question in LABELS:
-        gru, asked = taught(question, clips.codes(clips.train), len(ACTIONS))
+        codes = np.concatenate([clips.codes(part) for part in parts])
+        gru, asked = taught(question, codes, len(ACTIONS))
         actions[question.name] = gru.classify(asked, clips.test.lengths)
     return Answers(values, actions, len(VALUES) + len(LABELS))
 
@@ -244,6 +249,7 @@ APPROACHES: dict[str, Callable[[Clips], Answers]] = {
     "interpolation": by_interpolation,
     "ridge": by_ridge,
     "GRU": by_gru,
+    "GRU, varied clips": partial(by_gru, varied=True),
     "BRITS": partial(by_network, imputers.brits),
     "SAITS": partial(by_network, imputers.saits),
     "MiniRocket": by_rocket,
