@@ -38,9 +38,12 @@ TRAINING = weft.TrainingConfig(
     epochs=90,
     batch_size=BATCH,
     learning_rate=4e-3,
+    final_rate=0.4,
+    average=0.4,
     anneal=0.3,
     polish=0.0,
-    burst=0.3,
+    burst=0.6,
+    burst_chance=0.5,
     withhold={"inertial": 0.4, "skeleton": 0.4, "action": 0.8},
 )
 OBJECTIVE = replace(
@@ -65,16 +68,22 @@ class Answers:
 
 
 def declare() -> list[weft.Modality]:
-    """Two sensors, each read from both ends, and a label."""
+    """Two sensors, each read from both ends and with their gaps, and a label."""
 
     def sensor(name: str, entries: int, weight: float) -> weft.Modality:
-        reads = GRUFeatures(entries, WIDTH, layers=2, dropout=0.5)
         return weft.Modality(
-            name, entries, encoder=reads, whole=True, mask_input=True, weight=weight, skip=True
+            name,
+            entries,
+            encoder=GRUFeatures(entries, WIDTH, layers=2, dropout=0.5, differences=True),
+            mask_input=True,
+            whole=True,
+            gaps=True,
+            skip=True,
+            weight=weight,
         )
 
     label = weft.Modality("action", categories=ACTIONS, weight=80.0)
-    return [sensor("inertial", 6, 20.0), sensor("skeleton", 60, 10.0), label]
+    return [sensor("inertial", 6, 30.0), sensor("skeleton", 60, 10.0), label]
 
 
 def fit_weft(train: Sequences, method: str = "bfvi") -> weft.MDMM:

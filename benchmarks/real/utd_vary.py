@@ -18,9 +18,9 @@ __all__ = ["vary"]
 
 Array = NDArray[np.float64]
 
-PACE = 0.2
+PACE = 0.4
 """Share by which a movement is slower or faster at times."""
-TURN, STRETCH, JOINT = 0.1, 0.08, 0.05
+TURN, STRETCH, JOINT = 0.2, 0.16, 0.1
 """Of a body: radians about the vertical, share along an axis, torsos of each joint."""
 STRAP, SWING = 0.15, 0.1
 """Of a sensor: radians about any axis, share of the speed of rotation."""
