@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from weft.networks import GRUFeatures
-from weft.networks.gru import bridged, differences, run
+from weft.networks.gru import bridged, differences, run_units
 
 
 def units(count=2, rows=3, hidden=4, steps=5):
@@ -23,7 +23,7 @@ def units(count=2, rows=3, hidden=4, steps=5):
 def test_several_units_run_as_each_does_alone_cell_by_cell():
     gates, weight, bias, start = units()
     update = torch.rand(5, 2, 3) < 0.7
-    found = run(gates, update, weight, bias, start)
+    found = run_units(gates, update, weight, bias, start)
     for unit in range(2):
         cell = nn.GRUCell(12, 4).double()
         cell.weight_ih.data, cell.bias_ih.data = torch.eye(12).double(), torch.zeros(12).double()
@@ -36,7 +36,7 @@ def test_several_units_run_as_each_does_alone_cell_by_cell():
 
 def test_a_state_that_is_not_updated_stays_to_the_bit():
     gates, weight, bias, start = units()
-    found = run(gates, torch.zeros(5, 2, 3, dtype=torch.bool), weight, bias, start)
+    found = run_units(gates, torch.zeros(5, 2, 3, dtype=torch.bool), weight, bias, start)
     assert torch.equal(found, start.expand_as(found))
 
 
@@ -44,7 +44,7 @@ def test_gradients_are_those_of_finite_differences():
     gates, weight, bias, start = (part.requires_grad_() for part in units(steps=3))
     update = torch.tensor([[[True, False, True]], [[True, True, True]], [[False, True, True]]])
     assert torch.autograd.gradcheck(
-        lambda *parts: run(parts[0], update.expand(3, 2, 3), *parts[1:]),
+        lambda *parts: run_units(parts[0], update.expand(3, 2, 3), *parts[1:]),
         (gates, weight, bias, start),
     )
 

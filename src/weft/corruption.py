@@ -79,7 +79,7 @@ def delete_bursts(
     together: bool = False,
     chance: float = 1.0,
 ) -> Sequences:
-    """Delete one run of ``fraction`` of each sequence's steps, or with a ``chance`` none.
+    """Delete one run of ``fraction`` of each sequence's steps, with a ``chance`` for each.
 
     It starts anywhere, uniformly, and is cut short at the end (supplement, "Training Parameters").
     """
@@ -89,7 +89,9 @@ def delete_bursts(
 
     def marked() -> Array:
         starts = np.floor(_uniform((len(data),), generator) * data.lengths)
-        runs = counts if chance == 1 else counts * (_uniform((len(data),), generator) < chance)
+        runs = counts
+        if chance < 1:  # no random numbers are used up for nothing
+            runs = counts * (_uniform((len(data),), generator) < chance)
         since = data.step_of_row - starts[data.sequence_of_row]
         mask: Array = (since >= 0) & (since < runs[data.sequence_of_row])
         return mask

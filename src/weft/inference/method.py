@@ -32,8 +32,9 @@ def read_rows(modality: Modality, batch: Batch, network: nn.Module) -> tuple[Ten
     name, rows = modality.name, batch.rows(modality.name)
     if not modality.whole:
         return rows, network(modality.encoder_input(*batch.window(name, rows, modality.context)))
-    inside = batch.span(*batch.values) if modality.gaps else batch.span(name)
+    inside = batch.span(name)
     if modality.gaps:
+        inside = batch.span(*batch.values)
         rows = (inside & batch.seen(name).any(0)).flatten().nonzero()[:, 0]
     read = modality.encoder_input(batch.values[name], batch.observed[name])
     return rows, network(read, inside).flatten(0, 1)[rows]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 __all__ = ["GRUFeatures", "GRUs", "bridged", "differences"]
 
@@ -64,15 +64,15 @@ class GRUs(nn.Module):
         if start is None:
             start = self.initial[:, None].expand(-1, gates.shape[2], -1)
         if not backward:
-            return run(gates, update, weight, bias, start)
-        return run(gates.flip(0), update.flip(0), weight, bias, start).flip(0)
+            return run_units(gates, update, weight, bias, start)
+        return run_units(gates.flip(0), update.flip(0), weight, bias, start).flip(0)
 
     @property
     def _cells(self) -> list[nn.GRUCell]:
         return [cell for cell in self.cells if isinstance(cell, nn.GRUCell)]
 
 
-def run(gates: Tensor, update: Tensor, weight: Tensor, bias: Tensor, start: Tensor) -> Tensor:
+def run_units(gates: Tensor, update: Tensor, weight: Tensor, bias: Tensor, start: Tensor) -> Tensor:
     """States ``(time, unit, row, hidden)`` of several GRUs after each step.
 
     Parameters
@@ -105,9 +105,7 @@ class _Recurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: FunctionCtx, gates: Tensor, weight: Tensor, bias: Tensor, start: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, start: Tensor) -> Tensor:
         size = start.shape[-1]
         states = gates.new_empty(len(gates) + 1, *start.shape)
         states[0] = start
@@ -211,7 +209,7 @@ class GRUFeatures(nn.Module):
             )
             gates = torch.einsum("tbi,ugi->tubg", x, inward) + bias_in[:, None]
             gates = torch.stack([gates[:, 0], gates[:, 1].flip(0)], 1)
-            ahead, back = run(gates, update, weight, bias, start).unbind(1)
+            ahead, back = run_units(gates, update, weight, bias, start).unbind(1)
             x = torch.cat([ahead, back.flip(0)], -1) * inside[..., None]
             if layer + 1 < self.gru.num_layers:
                 x = F.dropout(x, self.gru.dropout, self.training)
@@ -224,10 +222,10 @@ def bridged(values: Tensor, seen: Tensor) -> Tensor:
     Before the first and after the last value that was seen, these are held.
     """
     steps = torch.arange(len(values), device=values.device)[:, None, None].expand_as(values)
-    last = torch.where(seen, steps, -1).cummax(0).values
-    next_ = torch.where(seen, steps, len(values)).flip(0).cummin(0).values.flip(0)
-    before = torch.where(last < 0, next_, last).clamp(max=len(values) - 1)
-    after = torch.where(next_ == len(values), last, next_).clamp(min=0)
+    past = torch.where(seen, steps, -1).cummax(0).values
+    coming = torch.where(seen, steps, len(values)).flip(0).cummin(0).values.flip(0)
+    before = torch.where(past < 0, coming, past).clamp(max=len(values) - 1)
+    after = torch.where(coming == len(values), past, coming).clamp(min=0)
     share = (steps - before).to(values.dtype) / (after - before).clamp(min=1)
     return torch.lerp(values.gather(0, before), values.gather(0, after), share)
 
