@@ -12,7 +12,7 @@ from torch import nn
 
 import weft
 from weft import BFVI, MDMM, Cubature, DataError, Modality, Pixels, Sequences, TrainingConfig
-from weft.networks import ImageDecoder, ImageFeatures
+from weft.networks import FilmFeatures, ImageDecoder, ImageFeatures
 from weft.objective import Objective, ObjectiveConfig
 from weft.training import Trainer
 
@@ -25,13 +25,13 @@ def video(channels=1, size=SIDE, **options):
     return Modality("video", (channels, size, size), likelihood=Pixels(), **options)
 
 
-def declare():
-    return [video(), Modality("label", categories=["a", "b"])]
+def declare(**options):
+    return [video(**options), Modality("label", categories=["a", "b"])]
 
 
-def make(seed=0):
-    torch.manual_seed(seed)
-    return BFVI(declare(), LATENT, hidden=4).double()
+def make(**options):
+    torch.manual_seed(0)
+    return BFVI(declare(**options), LATENT, hidden=4).double()
 
 
 def films(lengths=(4, 4, 3), seed=0):
@@ -75,6 +75,8 @@ def test_square_pixels_get_convolutions_and_nothing_else_does():
     module = BFVI([video(3, 28, mask_input=True)], latent=2, hidden=4)
     assert isinstance(module.encoders[0].features, ImageFeatures)
     assert isinstance(module.model.decoders[0], ImageDecoder)
+    film = BFVI([video(3, 28, whole=True)], latent=2, hidden=4)
+    assert isinstance(film.encoders[0].features, FilmFeatures)
     assert not video().mask_input
     for shape in [(3, 8, 9), (8, 8), (1, 4, 4)]:
         assert not Modality("v", shape, likelihood=Pixels()).is_image
@@ -110,6 +112,32 @@ def test_the_decoder_goes_back_through_the_encoders_sides():
         assert up == down[::-1]
 
 
+def test_films_are_read_frame_by_frame_and_from_both_ends():
+    torch.manual_seed(0)
+    encoder = FilmFeatures(1, SIDE, 4).eval()
+    frames, seen = torch.rand(5, 2, 1, SIDE, SIDE), torch.ones(5, 2, 1, SIDE, SIDE)
+    seen[3, 0] = 0
+    inside = torch.ones(5, 2, dtype=torch.bool)
+
+    def read(frames, seen=seen):
+        return encoder(torch.cat([frames * seen, seen], 2), inside)
+
+    before = read(frames)
+    single = before[..., -64:]
+    torch.testing.assert_close(single[1], encoder.frames(frames[1]))
+    assert (single[3, 0] == 0).all()
+    changed = frames.clone()
+    changed[2, 0] = 1 - changed[2, 0]
+    moved = (read(changed) != before).any(-1)
+    assert moved[:, 0].all(), "every step hears of it"
+    assert not moved[:, 1].any(), "and no other film"
+    alone = (read(changed)[..., -64:] != single).any(-1)
+    assert alone.nonzero().tolist() == [[2, 0]]
+    changed = frames.clone()
+    changed[3, 0] = 0.5
+    assert torch.equal(read(changed), before), "a missing frame is not seen"
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -137,15 +165,16 @@ def same_noise(monkeypatch):
     monkeypatch.setattr(torch, "randn", lambda shape, **_: bank[tuple(slice(n) for n in shape)])
 
 
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.usefixtures("same_noise")
-def test_unobserved_and_padded_frames_change_nothing(training):
+def test_unobserved_and_padded_frames_change_nothing(training, whole):
     """Three empty frames after one film, and so padding after the others."""
     short = films()
     long = Sequences.concatenate([short[0], short[1].extend(after=3), short[2]])
 
     def run(data):
-        module = make().train(training)
+        module = make(whole=whole).train(training)
         batch = module.batch(data)
         factors = module.encode(batch)
         loss = Objective(module, EXACT)(batch, torch.Generator())
@@ -163,12 +192,13 @@ def test_unobserved_and_padded_frames_change_nothing(training):
         torch.testing.assert_close(term * steps[0], padded.terms[name] * steps[1])
     torch.testing.assert_close(learned, relearned)
     torch.testing.assert_close(gradients, regradients)
-    fresh = statistics(make())
+    fresh = statistics(make(whole=whole))
     assert training != all(torch.equal(learned[name], fresh[name]) for name in fresh)
 
 
-def test_one_observed_frame_trains_and_none_leaves_no_trace():
-    module = make()
+@pytest.mark.parametrize("whole", [True, False])
+def test_one_observed_frame_trains_and_none_leaves_no_trace(whole):
+    module = make(whole=whole)
     data = films((3,))
     objective = Objective(module, EXACT)
     single = data.delete({"video": data.step_of_row > 0})

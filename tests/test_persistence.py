@@ -141,7 +141,9 @@ def test_a_loaded_model_predicts_the_same_to_the_bit(tmp_path):
 
 def test_declarations_survive_a_round_trip(tmp_path):
     declared = [
-        Modality("scalar", likelihood=StudentT(df=3.5), weight=2.0, whole=True, gaps=True),
+        Modality(
+            "scalar", likelihood=StudentT(df=3.5), whole=True, gaps=True, level=True, weight=2.0
+        ),
         Modality("vector", 3, mask_input=False, context=2, skip=True),
         Modality("label", categories=["a", "b", "c"]),
     ]
@@ -151,6 +153,7 @@ def test_declarations_survive_a_round_trip(tmp_path):
     assert twin.modalities[0].weight == 2.0
     assert twin.modalities[0].whole
     assert twin.modalities[0].gaps
+    assert twin.modalities[0].level
     assert not twin.modalities[1].mask_input
     assert twin.modalities[1].skip
     assert twin.modalities[1].context == 2

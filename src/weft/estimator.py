@@ -231,7 +231,7 @@ class MDMM:
         simulators = [Marginals(gaussian, window) for window, gaussian in found]
         return Inference(
             self._latent_moments(source, found),
-            self._predictions(simulators, source, samples, seed),
+            self._predictions(simulators, source, samples, seed, levels=False),
         )
 
     @torch.no_grad()
@@ -473,6 +473,8 @@ class MDMM:
         samples: int,
         seed: int,
         width: int | None = None,
+        *,
+        levels: bool = True,
     ) -> dict[str, Prediction]:
         shape = (len(source), int(source.lengths.max()) if width is None else width)
         scales = self._fitted().scales
@@ -485,6 +487,7 @@ class MDMM:
                 scales.get(modality.name),
                 samples,
                 seed,
+                source.keep(modality.name) if levels and modality.level else None,
             )
             for modality in self.module.model.modalities
         }

@@ -92,6 +92,25 @@ class Likelihood(ABC):
         found = self.distribution(raw, shape)
         return found.mean, found.variance
 
+    def link(self, mean: Tensor) -> Tensor:
+        """Raw number that stands for a mean: what the first of an entry's raw numbers is."""
+        return mean
+
+    def offset(self, seen: Tensor, expected: Tensor, count: Tensor) -> Tensor:
+        """How far raw numbers ``(…, *shape)`` lie off, by sums over ``count`` steps.
+
+        ``seen`` sums what was observed and ``expected`` the predicted means. Both count one more
+        step, at a raw number of zero, so that nothing seen gives no offset.
+        """
+        middle = self.moments(torch.zeros(self.parameters_per_entry).to(seen), (1,))[0]
+        seen, expected = ((total + middle) / (count + 1) for total in (seen, expected))
+        return self.link(seen) - self.link(expected)
+
+    def moved(self, raw: Tensor, offset: Tensor) -> Tensor:
+        """Add an offset ``(…, *shape)`` to the first of each entry's raw numbers."""
+        offset = offset.flatten(raw.dim() - 1)
+        return raw + F.pad(offset, (0, raw.shape[-1] - offset.shape[-1]))
+
     def entries(self, value: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Flatten values ``(time, batch, *shape)`` as `moments` has them; and which are known."""
         return value.flatten(2), observed.flatten(2)
@@ -195,6 +214,10 @@ class Bernoulli(Likelihood):
         (logits,) = self._split(raw, shape)
         return D.Bernoulli(logits=logits, validate_args=False)
 
+    def link(self, mean: Tensor) -> Tensor:
+        """Log-odds."""
+        return torch.logit(mean)
+
     def log_prob(self, raw: Tensor, value: Tensor, observed: Tensor, event_dims: int) -> Tensor:
         """Log-density of the observed entries, by a compiled operation if there are many."""
         kernels = native_images.fitting(raw, value)
@@ -241,6 +264,11 @@ class Poisson(Likelihood):
         """Read the raw rate."""
         (raw_rate,) = self._split(raw, shape)
         return D.Poisson(F.softplus(raw_rate) + RATE_FLOOR, validate_args=False)
+
+    def link(self, mean: Tensor) -> Tensor:
+        """Raw rate."""
+        rate = mean - RATE_FLOOR
+        return rate + torch.log(-torch.expm1(-rate))
 
     def point(self, mean: Tensor) -> Tensor:
         """Round to a count."""

@@ -12,6 +12,7 @@ from weft.columns import DataError, Field
 from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Pixels
 from weft.networks import (
     Embedding,
+    FilmFeatures,
     GRUFeatures,
     ImageDecoder,
     ImageFeatures,
@@ -58,10 +59,11 @@ class Modality:
     whole : bool
         Whether the encoder reads whole sequences instead of single steps: ``(time, batch, *input)``
         and ``(time, batch)``, true from a sequence's first to its last step to be read, to
-        ``(time, batch, features)``; the built-in one has a GRU in each direction of time. For
-        offline use: what it says of a step depends on later ones, so that such a model smooths and
-        forecasts, but neither filters nor follows streams. A step at which the modality is missing
-        still gets nothing from it, unless ``gaps``.
+        ``(time, batch, features)``; the built-in one has a GRU in each direction of time, over
+        summaries of the frames if they are images. For offline use: what it says of a step depends
+        on later ones, so that such a model smooths and forecasts, but neither filters nor follows
+        streams. A step at which the modality is missing still gets nothing from it, unless
+        ``gaps``.
     gaps : bool
         Whether an encoder of whole sequences speaks of steps as well at which its modality is
         missing, as long as anything else is observed before and after. It learns to from what is
@@ -69,6 +71,13 @@ class Modality:
     skip : bool
         Whether built-in networks of numbers have a linear path around their hidden layer. Wide
         vectors are learned much faster with it; without it the networks are the paper's.
+    level : bool
+        Whether each sequence has a level of its own: what predictions are off by on average where
+        the modality was observed is added to them everywhere, entry by entry. For what stays
+        within a sequence but differs from one to the next, like the wall behind a person or a
+        patient's resting pulse, and has no place in a state of a few numbers. It is part of
+        predictions from whole sequences alone, not of filters, streams and scores, and training
+        does without it.
 
     Examples
     --------
@@ -95,6 +104,7 @@ class Modality:
         whole: bool = False,
         gaps: bool = False,
         skip: bool = False,
+        level: bool = False,
     ) -> None:
         self.name = name
         self.categories: tuple[Hashable, ...] | None = None
@@ -115,6 +125,7 @@ class Modality:
             mask_input = encoder is None and partial and (whole or not self.is_image)
         self.mask_input = mask_input
         self.skip = skip
+        self.level = level
         self._check()
 
     def _check(self) -> None:
@@ -163,6 +174,8 @@ class Modality:
                 f"Modality {self.name!r} cannot have skip=True: labels and images have no linear "
                 "path around their networks."
             )
+        if self.level and self.categories is not None:
+            raise ValueError(f"Modality {self.name!r} is categorical and cannot have level=True.")
 
     def __repr__(self) -> str:
         kind = f"shape={self.shape}" if self.categories is None else f"categories={self.categories}"
@@ -205,6 +218,8 @@ class Modality:
             return self.encoder
         if self.categories is not None:
             return Embedding(len(self.categories), hidden)
+        if self.whole and self.is_image:
+            return FilmFeatures(self.shape[0], self.shape[1], hidden)
         if self.whole:
             return GRUFeatures(self.size, hidden)
         if self.is_image:

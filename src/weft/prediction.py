@@ -24,6 +24,7 @@ from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.randomness import stream
 from weft.scaling import Scale
+from weft.sequences import Sequences
 
 __all__ = [
     "ROWS",
@@ -148,7 +149,8 @@ class Prediction:
     """The predictive distribution of one modality at every step, in the user's units.
 
     Arrays are ``(sequence, time, *shape)``, NaN (``None`` among labels) beyond a sequence's end.
-    The spread includes the noise of the observations and the uncertainty of the state.
+    The spread includes the noise of the observations and the uncertainty of the state. What was
+    ``given`` says where a sequence's own level lies, for a modality that has one.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class Prediction:
         scale: Scale | None,
         samples: int,
         seed: int,
+        given: Sequences | None = None,
     ) -> None:
         self.modality = modality
         self._model = model
@@ -168,6 +171,7 @@ class Prediction:
         self._scale = scale
         self._samples = samples
         self._seed = seed
+        self._given = given
 
     @property
     def mean(self) -> Array:
@@ -264,15 +268,34 @@ class Prediction:
         for simulator in self._simulators:
             window = simulator.window
             generator = stream(self._seed, int(window.index[0]), 1)
+            level = self._level(simulator, count)
             for t, z in enumerate(simulator.states(count, self._seed)):
                 inside = np.flatnonzero((window.first <= t) & (t < window.stop))
                 if not len(inside):
                     continue
                 raw = self._model.decode(self.modality.name, z[:, inside])
+                if level is not None:
+                    raw = self.modality.likelihood.moved(raw, level[:, inside])
                 rows, steps = window.index[inside], t - window.first[inside]
                 for array, value in zip(found, reduce(raw, generator), strict=True):
                     array[rows, steps] = value.double().cpu().numpy()
         return found
+
+    def _level(self, simulator: Simulator, count: int) -> Tensor | None:
+        """Offset ``(trajectory, batch, *shape)`` of each sequence, if it has a level."""
+        if self._given is None:
+            return None
+        name, likelihood = self.modality.name, self.modality.likelihood
+        batch = self._given.batch(simulator.window.index, self._model.prior_mean.dtype)
+        values, observed = batch.values[name], batch.observed[name]
+        expected = values.new_zeros(())
+        for z, known in zip(simulator.states(count, self._seed), observed, strict=True):
+            rows = known.flatten(1).any(1).nonzero()[:, 0]
+            raw = self._model.decode(name, z[:, rows])
+            mean = likelihood.moments(raw, self.modality.shape)[0] * known[rows]
+            nothing = mean.new_zeros(len(z), *known.shape)
+            expected = expected + nothing.index_copy(1, rows, mean)
+        return likelihood.offset(values.sum(0), expected, observed.sum(0))
 
     # Units
 

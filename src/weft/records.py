@@ -148,6 +148,7 @@ def _describe(modality: Modality) -> dict[str, Any]:
         "whole": modality.whole,
         "gaps": modality.gaps,
         "skip": modality.skip,
+        "level": modality.level,
         "encoder": None if modality.encoder is None else _import_path(modality.encoder),
         "decoder": None if modality.decoder is None else _import_path(modality.decoder),
     }
@@ -181,6 +182,7 @@ def _rebuild(path: Path, record: Mapping[str, Any]) -> Modality:
         whole=record.get("whole", False),
         gaps=record.get("gaps", False),
         skip=record.get("skip", False),
+        level=record.get("level", False),
     )
 
 

@@ -18,7 +18,8 @@ __all__ = ["Spec", "declare", "plan_training", "read_spec"]
 TABLE = ("id", "time", "step", "combine", "variable", "value")
 MODEL = ("latent", "hidden", "inference", "seed")
 SECTIONS = ("table", "model", "modalities", "training")
-DECLARED = ("columns", "categories", "likelihood", "weight", "context", "whole", "gaps", "skip")
+DECLARED = ("columns", "categories", "likelihood", "weight", "context")
+SWITCHES = ("whole", "gaps", "skip", "level")
 LONG, PIECE = 400, 200
 
 
@@ -79,7 +80,7 @@ def read_spec(path: Path | None) -> Spec:
         for name, entry in content.get("modalities", {}).items()
     }
     for name, entry in modalities.items():
-        _known(path, f"key of modality {name!r}", entry, DECLARED)
+        _known(path, f"key of modality {name!r}", entry, DECLARED + SWITCHES)
     from weft.schedules import TrainingConfig
 
     settings = tuple(field.name for field in fields(TrainingConfig))
@@ -102,6 +103,7 @@ def declare(spec: Spec, data: Sequences) -> list[Modality]:
     for found in infer_modalities(data):
         entry = spec.modalities.get(found.name, {})
         likelihood = found.likelihood
+        whole, gaps, skip, level = (bool(entry.get(switch, False)) for switch in SWITCHES)
         if "likelihood" in entry:
             if str(entry["likelihood"]).lower() not in known:
                 raise ValueError(
@@ -117,9 +119,10 @@ def declare(spec: Spec, data: Sequences) -> list[Modality]:
                 likelihood=likelihood,
                 weight=float(entry.get("weight", 1.0)),
                 context=int(entry.get("context", 0)),
-                whole=bool(entry.get("whole", False)),
-                gaps=bool(entry.get("gaps", False)),
-                skip=bool(entry.get("skip", False)),
+                whole=whole,
+                gaps=gaps,
+                skip=skip,
+                level=level,
             )
         )
     return declared

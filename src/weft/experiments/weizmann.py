@@ -40,7 +40,7 @@ TESTED = "shahar"
 METHODS = ("bfvi", "f-mask-direct", "f-skip-direct", "b-mask-direct", "b-skip-direct")
 SIDE = 64
 MODALITIES = {
-    "video": partial(Modality, "video", (3, SIDE, SIDE), likelihood=Pixels()),
+    "video": partial(Modality, "video", (3, SIDE, SIDE), likelihood=Pixels(), level=True),
     "silhouette": partial(Modality, "silhouette", (1, SIDE, SIDE), likelihood=Pixels()),
     "person": partial(Modality, "person", categories=PERSONS),
     "action": partial(Modality, "action", categories=ACTIONS),
@@ -141,16 +141,26 @@ def clips_of(job: WeizmannJob) -> tuple[Sequences, Sequences]:
     return train, clips[tested]
 
 
+def declare(job: WeizmannJob) -> list[Modality]:
+    """Declare an experiment's modalities, as heavy as the budget says."""
+    modalities = [MODALITIES[name]() for name in EXPERIMENTS[job.experiment].modalities]
+    for modality in modalities:
+        modality.weight = BUDGETS[job.budget].weight(modality.name)
+    return modalities
+
+
+def model_of(job: WeizmannJob) -> Path:
+    """Where a fitted model is kept."""
+    return job.directory / f"{job.name}.weft"
+
+
 def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
     """Fit, going on from a checkpoint if there is one."""
     budget = BUDGETS[job.budget]
     if job.steps is not None:
         budget = replace(budget, steps=job.steps)
-    modalities = [MODALITIES[name]() for name in train.names]
-    for modality in modalities:
-        modality.weight = budget.weight(modality.name)
     model = MDMM(
-        modalities,
+        declare(job),
         budget.latent,
         budget.hidden,
         inference=job.method,
@@ -185,21 +195,19 @@ def steps_made(directory: Path) -> int:
     return kept[-1].step if kept else 0
 
 
-def run_weizmann(job: WeizmannJob) -> dict[str, Any]:
-    """Fit and measure every task on the tested person's clips; the model is kept beside.
+def keep_fit(job: WeizmannJob, train: Sequences) -> dict[str, Any]:
+    """Fit, keep the model, and say what it took.
 
     Of a fit that was interrupted, the steps made since are timed and stand for all.
     """
-    torch.set_num_threads(1)
-    train, test = clips_of(job)
     before = steps_made(job.directory / job.name)
     started = time.monotonic()
     model = fit_weizmann(job, train)
     elapsed = time.monotonic() - started
-    model.save(job.directory / f"{job.name}.weft")
+    model.save(model_of(job))
     steps = model.history[-1].step
     pace = elapsed / max(steps - before, 1)
-    found: dict[str, Any] = {
+    return {
         "epochs": len(model.history),
         "steps": steps,
         "seconds": pace * steps,
@@ -207,7 +215,18 @@ def run_weizmann(job: WeizmannJob) -> dict[str, Any]:
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "loss": [epoch.loss for epoch in model.history],
     }
-    return found | measure(model, test, EXPERIMENTS[job.experiment].given, job.seed)
+
+
+def run_weizmann(job: WeizmannJob) -> dict[str, Any]:
+    """Fit, unless that was done before, and measure every task on the tested person's clips."""
+    torch.set_num_threads(1)
+    train, test = clips_of(job)
+    record = job.directory / f"{job.name}.fit.json"
+    if not record.exists():
+        write_json(record, keep_fit(job, train))
+    fitted: dict[str, Any] = json.loads(record.read_text())
+    model = load(model_of(job), declare(job))
+    return fitted | measure(model, test, EXPERIMENTS[job.experiment].given, job.seed)
 
 
 def measure(model: MDMM, test: Sequences, given: str, seed: int) -> dict[str, list[float]]:
@@ -303,7 +322,7 @@ def storyboard(jobs: Sequence[WeizmannJob], clip: int = 0) -> list[Strip]:
     strips[0] = replace(strips[0], captions=list(shown.arrays("action")[0]))
     strips.append(Strip(f"observed\n{given}", seen.arrays(given)[0]))
     for job in jobs:
-        path = load(job.directory / f"{job.name}.weft").sequence(seen)
+        path = load(model_of(job), declare(job)).sequence(seen)
         actions = path["action"]
         words = [
             f"{label} {chance:.2f}"
