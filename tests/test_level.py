@@ -1,4 +1,4 @@
-"""A sequence's own level: what predictions are off by on average where there are observations."""
+"""Levels: what predictions are off by where there are observations is expected elsewhere, too."""
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from weft import (
     Sequences,
     StudentT,
     TrainingConfig,
+    load,
 )
 
 NAN = float("nan")
@@ -23,40 +24,43 @@ LENGTHS = (6, 9, 4)
 
 
 def waves(shift=0.0):
-    """A pair of waves with single entries and steps missing, and nothing at all in the last."""
+    """A pair of waves with single entries and steps missing, and nothing of it in the last."""
     rng = np.random.default_rng(0)
-    found = []
+    found, lamps = [], []
     for steps in LENGTHS:
         phase = rng.uniform(0, 6) + np.arange(steps)
-        wave = np.stack([np.sin(phase), 3 * np.cos(phase)], 1) + shift
+        wave = np.stack([np.sin(phase), 3 * np.cos(phase)], 1) + shift + 5 * rng.normal(size=2)
         wave[rng.uniform(size=wave.shape) < 0.3] = NAN
         found.append(wave)
+        lamps.append((rng.uniform(size=steps) < 0.8).astype(float))
     found[-1][:] = NAN
-    dark = [rng.integers(0, 2, steps).astype(float) for steps in LENGTHS]
-    return Sequences.from_arrays({"wave": found, "dark": dark})
-
-
-def declare(level):
-    return [Modality("wave", 2, level=level), Modality("dark", likelihood=Bernoulli())]
+    lamps[1][3:] = NAN
+    return Sequences.from_arrays({"wave": found, "lamp": lamps})
 
 
 @pytest.fixture(scope="module")
 def pair():
-    """A model with levels and one without, alike but for that."""
+    """A model without levels and one with them, alike but for that."""
     plain, levelled = (
-        MDMM(declare(level), latent=3, hidden=6).fit(
-            waves(), training=TrainingConfig(epochs=3, batch_size=3), progress=False
-        )
+        MDMM(
+            [
+                Modality("wave", 2, level=level),
+                Modality("lamp", likelihood=Bernoulli(), level=level),
+            ],
+            latent=3,
+            hidden=6,
+        ).fit(waves(), training=TrainingConfig(epochs=3, batch_size=3), progress=False)
         for level in (False, True)
     )
     return plain, levelled
 
 
-def offsets(data, mean, scale):
-    """Mean residual of each sequence and entry, one step without any counted besides."""
-    residual = (data.padded("wave") - mean) / scale
-    count = np.isfinite(residual).sum(1)
-    return scale * np.nansum(residual, 1) / (count + 1)
+def expect(model, data, mean):
+    """Errors that a model expects after its own predictions, in the user's units; and shares."""
+    scale = model._fitted().scales["wave"].scale
+    errors = (data.padded("wave") - mean) / scale
+    expected, share = model._errors["wave"].expect(errors.swapaxes(0, 1))
+    return scale * expected.swapaxes(0, 1), share.swapaxes(0, 1)
 
 
 @pytest.mark.parametrize("likelihood", [Normal(), StudentT(), Bernoulli(), Pixels(), Poisson()])
@@ -83,53 +87,83 @@ def test_links_turn_means_into_raw_numbers():
         torch.testing.assert_close(likelihood.link(mean), raw, rtol=1e-5, atol=1e-5)
 
 
-def test_offsets_leave_the_spread_alone():
+def test_offsets_leave_the_spread_alone_and_shares_are_taken_of_it():
     raw = torch.randn(4, 5, 2 * 6)
     offset = torch.randn(4, 5, 2, 3)
     before, after = (Normal().distribution(r, (2, 3)) for r in (raw, Normal().moved(raw, offset)))
     torch.testing.assert_close(after.mean, before.mean + offset)
     assert torch.equal(after.scale, before.scale)
+    share, most = torch.rand(4, 5, 2, 3), torch.full((1, 1, 2, 3), 0.5)
+    narrow = Normal().distribution(Normal().narrowed(raw, share, most), (2, 3))
+    assert torch.equal(narrow.mean, before.mean)
+    left = before.variance - share * before.variance.clamp(max=0.5)
+    torch.testing.assert_close(narrow.variance, left, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("samples", [0, 7])
-def test_predictions_move_by_the_mean_residual_everywhere(pair, samples):
+def test_numbers_move_by_the_errors_expected_of_them(pair, samples):
     plain, levelled = pair
-    data = waves(shift=5.0)
-    before = plain.sequence(data, samples=samples)["wave"]
-    after = levelled.sequence(data, samples=samples)["wave"]
-    scale = plain._fitted().scales["wave"].scale
-    wanted = offsets(data, before.mean, scale)
-    assert (wanted[:-1] > 1).all()
-    assert (wanted[-1] == 0).all()  # nothing was seen
-    np.testing.assert_allclose(after.mean, before.mean + wanted[:, None], rtol=1e-4, atol=1e-5)
+    data = waves(shift=2.0)
+    before, after = (model.sequence(data, samples=samples)["wave"] for model in pair)
+    wanted, _ = expect(levelled, data, before.mean)
+    assert np.abs(wanted[:2]).max() > 0.5
+    assert (wanted[2] == 0).all()  # nothing was seen
+    np.testing.assert_allclose(after.mean, before.mean + wanted, rtol=1e-4, atol=1e-4)
+    assert plain._errors == {}
 
 
-def test_only_the_modality_that_has_a_level_moves(pair):
-    data = waves(shift=5.0)
-    before, after = (model.smooth(data, samples=5)["dark"].mean for model in pair)
-    np.testing.assert_array_equal(before, after)
-
-
-def test_draws_and_quantiles_move_along(pair):
-    data = waves(shift=5.0)
+def test_bands_get_narrower_by_what_is_known(pair):
+    _, levelled = pair
+    data = waves(shift=2.0)
     before, after = (model.sequence(data)["wave"] for model in pair)
-    move = (after.mean - before.mean)[:, 0]
-    low = after.quantile(0.3) - before.quantile(0.3)
-    np.testing.assert_allclose(low, move[:, None] + 0 * before.mean, rtol=1e-4, atol=1e-4)
-    drawn = after.sample(2) - before.sample(2)
-    np.testing.assert_allclose(drawn[:, 0, 0], np.stack([move[0]] * 2), rtol=1e-4, atol=1e-4)
+    wanted, share = expect(levelled, data, before.mean)
+    scale = levelled._fitted().scales["wave"].scale
+    square = np.square(before.std / scale)
+    left = square - share * np.minimum(square, levelled._errors["wave"].variance)
+    np.testing.assert_allclose(after.std, scale * np.sqrt(left), rtol=1e-3)
+    moved = wanted + (before.quantile(0.1) - before.mean) * after.std / before.std + before.mean
+    np.testing.assert_allclose(after.quantile(0.1), moved, rtol=1e-3, atol=1e-3)
 
 
-def test_forecasts_and_backcasts_know_the_level_of_what_was_observed(pair):
-    plain, _ = pair
-    data = waves(shift=5.0)
-    scale = plain._fitted().scales["wave"].scale
+def test_other_likelihoods_move_by_one_offset_per_sequence(pair):
+    data = waves()
+    before, after = (model.sequence(data)["lamp"].mean for model in pair)
+    seen = np.isfinite(data.padded("lamp"))
+    for i, steps in enumerate(LENGTHS):
+        sums = [torch.tensor(np.where(seen, x, 0)[i].sum(0)) for x in (data.padded("lamp"), before)]
+        offset = Bernoulli().offset(*sums, torch.tensor(seen[i].sum(0)))
+        odds = torch.logit(torch.tensor(before[i, :steps])) + offset
+        np.testing.assert_allclose(after[i, :steps], torch.sigmoid(odds), rtol=1e-4)
+
+
+def test_draws_move_along(pair):
+    data = waves(shift=2.0)
+    before, after = (model.sequence(data)["wave"] for model in pair)
+    drawn = (after.sample(2) - after.mean) / after.std
+    np.testing.assert_allclose(drawn, (before.sample(2) - before.mean) / before.std, atol=1e-2)
+
+
+def test_forecasts_and_backcasts_know_what_was_observed(pair):
+    _, levelled = pair
+    data = waves(shift=2.0)
     longer = data.extend(after=2)
-    wanted = offsets(longer, plain.smooth(longer, samples=20)["wave"].mean, scale)
+    plain_mean = pair[0].smooth(longer, samples=20)["wave"].mean
+    wanted, _ = expect(levelled, longer, plain_mean)
     ahead = [model.forecast(data, 2, samples=20)["wave"].mean for model in pair]
-    np.testing.assert_allclose(ahead[1], ahead[0] + wanted[:, None], rtol=1e-4, atol=1e-5)
+    for i, steps in enumerate(LENGTHS):
+        np.testing.assert_allclose(
+            ahead[1][i], ahead[0][i] + wanted[i, steps : steps + 2], rtol=1e-4, atol=1e-4
+        )
     back = [model.backcast(data, 2, samples=20)["wave"].mean for model in pair]
-    assert (back[1] - back[0])[:2].min() > 1
+    assert np.abs(back[1] - back[0])[:2].min() > 0.05
+
+
+def test_what_is_known_of_errors_survives_a_file(pair, tmp_path):
+    _, levelled = pair
+    levelled.save(tmp_path / "m.weft")
+    twin = load(tmp_path / "m.weft")
+    mine, theirs = (model.smooth(waves(), samples=5)["wave"].mean for model in (levelled, twin))
+    np.testing.assert_array_equal(mine, theirs)
 
 
 def test_filters_and_streams_do_without_it(pair):

@@ -68,7 +68,7 @@ class Answers:
 
 
 def declare() -> list[weft.Modality]:
-    """Two sensors, each read from both ends and with their gaps, and a label."""
+    """Two sensors, each read from both ends, with gaps and errors that last, and a label."""
 
     def sensor(name: str, entries: int, weight: float) -> weft.Modality:
         return weft.Modality(
@@ -79,6 +79,7 @@ def declare() -> list[weft.Modality]:
             whole=True,
             gaps=True,
             skip=True,
+            level=True,
             weight=weight,
         )
 

@@ -15,6 +15,7 @@ from weft.batch import Batch
 from weft.bookkeeping import Epoch
 from weft.bounds import importance_bound
 from weft.columns import Array, Column, DataError
+from weft.errors import Errors
 from weft.frames import Roles, read_table
 from weft.gaussian import Gaussian
 from weft.inference import Method, build
@@ -47,6 +48,8 @@ __all__ = ["FIT", "MDMM", "NotFittedError", "load"]
 Data = Sequences | Mapping[str, Any]
 FIT = ObjectiveConfig(filter_weight=0.2, smooth_weight=0.8, particles=Cubature())
 """What `MDMM.fit` minimises by default; ``ObjectiveConfig()`` is the paper's."""
+MOST_SEQUENCES = 100
+"""Training sequences that are looked at again to learn how long errors last."""
 
 
 class NotFittedError(RuntimeError):
@@ -104,6 +107,7 @@ class MDMM:
         self.roles: Roles | None = None
         self.history: list[Epoch] = []
         self._scaling: Scaling | None = None
+        self._errors: dict[str, Errors] = {}
         self._module = self._build(seed=0)
 
     def _build(self, seed: int) -> Method:
@@ -203,6 +207,19 @@ class MDMM:
     def _adopt(self, trainer: Trainer, scaling: Scaling) -> None:
         self._module, self._scaling = trainer.module, scaling
         self.history = trainer.history
+        self._errors = self._learn_errors(trainer.whole)
+
+    def _learn_errors(self, train: Sequences) -> dict[str, Errors]:
+        """Learn how long errors of numbers with levels last, from some training sequences."""
+        chosen = np.unique(np.linspace(0, len(train) - 1, MOST_SEQUENCES).astype(int))
+        some, model, found = train[chosen], self.module.model, {}
+        for modality in model.modalities:
+            if modality.level and modality.likelihood.location_scale:
+                paths = self._paths(some, 1, seed=0, spread=0.0)
+                shape = (len(some), int(some.lengths.max()))
+                expected = Prediction(modality, model, paths, shape, None, 1, 0).mean
+                found[modality.name] = Errors.estimate(some.padded(modality.name) - expected)
+        return found
 
     # Inference
 
@@ -375,7 +392,7 @@ class MDMM:
 
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file (safetensors and JSON, no code)."""
-        usage = Usage(self.particles, self.refine, self.roles)
+        usage = Usage(self.particles, self.refine, self.roles, self._errors)
         write_model(Path(path), self.module, self._fitted(), self.modalities, usage)
 
     # Ways in
@@ -488,6 +505,7 @@ class MDMM:
                 samples,
                 seed,
                 source.keep(modality.name) if levels and modality.level else None,
+                self._errors.get(modality.name),
             )
             for modality in self.module.model.modalities
         }
@@ -521,7 +539,7 @@ def load(path: str | Path, modalities: Sequence[Modality] | None = None) -> MDMM
         refine=usage.refine,
     )
     model._module.load_state_dict(record.weights)
-    model._scaling, model.roles = record.scaling, usage.roles
+    model._scaling, model.roles, model._errors = record.scaling, usage.roles, dict(usage.errors)
     return model
 
 

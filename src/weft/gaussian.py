@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["STD_FLOOR", "Gaussian", "ImproperGaussianError", "positive_std"]
+__all__ = ["STD_FLOOR", "Gaussian", "ImproperGaussianError", "positive_std", "raw_std"]
 
 STD_FLOOR = 1e-3
 """Smallest standard deviation a network may emit (supplement, "Transition Functions")."""
@@ -28,6 +28,12 @@ STD_FLOOR = 1e-3
 def positive_std(raw: Tensor) -> Tensor:
     """Standard deviation from an unconstrained number: ``softplus(raw) + STD_FLOOR``."""
     return F.softplus(raw) + STD_FLOOR
+
+
+def raw_std(std: Tensor) -> Tensor:
+    """Undo `positive_std`; what lies at the floor or below becomes as good as the floor."""
+    above = (std - STD_FLOOR).clamp(min=STD_FLOOR**2)
+    return above + torch.log(-torch.expm1(-above))
 
 
 class ImproperGaussianError(ValueError):

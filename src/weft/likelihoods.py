@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from weft import native_images
 from weft.columns import Support
-from weft.gaussian import positive_std
+from weft.gaussian import positive_std, raw_std
 
 __all__ = ["Bernoulli", "Categorical", "Likelihood", "Normal", "Pixels", "Poisson", "StudentT"]
 
@@ -110,6 +110,18 @@ class Likelihood(ABC):
         """Add an offset ``(…, *shape)`` to the first of each entry's raw numbers."""
         offset = offset.flatten(raw.dim() - 1)
         return raw + F.pad(offset, (0, raw.shape[-1] - offset.shape[-1]))
+
+    def narrowed(self, raw: Tensor, share: Tensor, most: Tensor) -> Tensor:
+        """Take a share of the squared scale away, or of ``most`` of it if that is less.
+
+        Raw numbers ``(…, outputs)`` are locations, and behind them scales; ``share`` and ``most``
+        are ``(…, *shape)``.
+        """
+        share, most = (part.flatten(raw.dim() - 1) for part in (share, most))
+        location, scale = raw.chunk(2, -1)
+        square = positive_std(scale).square()
+        left = square - share * torch.minimum(square, most)
+        return torch.cat([location, raw_std(left.sqrt())], -1)
 
     def entries(self, value: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Flatten values ``(time, batch, *shape)`` as `moments` has them; and which are known."""

@@ -72,12 +72,14 @@ class Modality:
         Whether built-in networks of numbers have a linear path around their hidden layer. Wide
         vectors are learned much faster with it; without it the networks are the paper's.
     level : bool
-        Whether each sequence has a level of its own: what predictions are off by on average where
-        the modality was observed is added to them everywhere, entry by entry. For what stays
-        within a sequence but differs from one to the next, like the wall behind a person or a
-        patient's resting pulse, and has no place in a state of a few numbers. It is part of
-        predictions from whole sequences alone, not of filters, streams and scores, and training
-        does without it.
+        Whether sequences have levels of their own: what predictions are off by where the modality
+        was observed is expected elsewhere, too, entry by entry. For what stays within a sequence
+        but differs from one to the next, like the wall behind a person or a patient's resting
+        pulse, and has no place in a state of a few numbers. How long errors of numbers (`Normal`,
+        `StudentT`) last is learned after training (`weft.errors`), and bands get narrower by what
+        is known; in other likelihoods they are taken to stay throughout a sequence. Levels are
+        part of predictions from whole sequences, not of filters, streams and scores, and training
+        does without them.
 
     Examples
     --------

@@ -7,16 +7,19 @@ asked later without having been stored.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from weft.columns import Array
+from weft.errors import Errors
 from weft.gaussian import Gaussian
 from weft.inference.linearized import Linearized
 from weft.inference.method import Guide
@@ -36,6 +39,9 @@ __all__ = [
     "Simulator",
     "Window",
 ]
+
+Correct: TypeAlias = Callable[[Tensor, int, Array], Tensor]
+"""Changes raw numbers ``(trajectory, row, outputs)`` of a step, for rows of a batch."""
 
 EMISSIONS = 5
 """Values drawn per trajectory where quantiles are wanted."""
@@ -149,8 +155,9 @@ class Prediction:
     """The predictive distribution of one modality at every step, in the user's units.
 
     Arrays are ``(sequence, time, *shape)``, NaN (``None`` among labels) beyond a sequence's end.
-    The spread includes the noise of the observations and the uncertainty of the state. What was
-    ``given`` says where a sequence's own level lies, for a modality that has one.
+    The spread includes the noise of the observations and the uncertainty of the state. If
+    the modality has levels, what was ``given`` says where they lie, and ``errors`` how long what
+    predictions are off by lasts; without them it is taken to stay.
     """
 
     def __init__(
@@ -163,6 +170,7 @@ class Prediction:
         samples: int,
         seed: int,
         given: Sequences | None = None,
+        errors: Errors | None = None,
     ) -> None:
         self.modality = modality
         self._model = model
@@ -172,6 +180,7 @@ class Prediction:
         self._samples = samples
         self._seed = seed
         self._given = given
+        self._errors = errors
 
     @property
     def mean(self) -> Array:
@@ -265,37 +274,76 @@ class Prediction:
     ) -> list[Array]:
         """Walk all batches and reduce each step, ``(trajectory, batch, …)`` to ``(batch, …)``."""
         found = [np.full((*self._shape, *shape), np.nan) for shape in shapes]
-        for simulator in self._simulators:
+        for place, simulator in enumerate(self._simulators):
             window = simulator.window
             generator = stream(self._seed, int(window.index[0]), 1)
-            level = self._level(simulator, count)
+            correct = self._correction(place, count)
             for t, z in enumerate(simulator.states(count, self._seed)):
                 inside = np.flatnonzero((window.first <= t) & (t < window.stop))
                 if not len(inside):
                     continue
                 raw = self._model.decode(self.modality.name, z[:, inside])
-                if level is not None:
-                    raw = self.modality.likelihood.moved(raw, level[:, inside])
+                if correct is not None:
+                    raw = correct(raw, t, inside)
                 rows, steps = window.index[inside], t - window.first[inside]
                 for array, value in zip(found, reduce(raw, generator), strict=True):
                     array[rows, steps] = value.double().cpu().numpy()
         return found
 
-    def _level(self, simulator: Simulator, count: int) -> Tensor | None:
-        """Offset ``(trajectory, batch, *shape)`` of each sequence, if it has a level."""
+    # Levels
+
+    def _correction(self, place: int, count: int) -> Correct | None:
+        """How raw numbers of the steps of a batch are moved, for a modality that has levels."""
         if self._given is None:
             return None
-        name, likelihood = self.modality.name, self.modality.likelihood
-        batch = self._given.batch(simulator.window.index, self._model.prior_mean.dtype)
-        values, observed = batch.values[name], batch.observed[name]
-        expected = values.new_zeros(())
-        for z, known in zip(simulator.states(count, self._seed), observed, strict=True):
+        if self._errors is None:
+            return self._constant(place, count)
+        likelihood = self.modality.likelihood
+        expected, share = self._expected[place]
+        most = torch.from_numpy(self._errors.variance)[None, None]
+
+        def correct(raw: Tensor, t: int, inside: Array) -> Tensor:
+            raw = likelihood.moved(raw, expected[t, None, inside].to(raw))
+            return likelihood.narrowed(raw, share[t, None, inside].to(raw), most.to(raw))
+
+        return correct
+
+    def _constant(self, place: int, count: int) -> Correct:
+        """Move each trajectory by one offset per sequence and entry."""
+        likelihood = self.modality.likelihood
+        values, observed = self._observations(place)
+        expected = functools.reduce(torch.add, self._means(place, count))
+        offset = likelihood.offset(values.sum(0), expected, observed.sum(0))
+        return lambda raw, t, inside: likelihood.moved(raw, offset[:, inside])
+
+    @cached_property
+    def _expected(self) -> list[list[Tensor]]:
+        """Errors expected of every step of every batch, and which share of theirs is known."""
+        assert self._errors is not None
+        found = []
+        for place in range(len(self._simulators)):
+            values, observed = self._observations(place)
+            means = [mean.mean(0) for mean in self._means(place, self._samples)]
+            known = torch.where(observed, values - torch.stack(means), torch.nan)
+            found.append([torch.tensor(x) for x in self._errors.expect(known.double().numpy())])
+        return found
+
+    def _observations(self, place: int) -> tuple[Tensor, Tensor]:
+        """Values and mask of a batch, ``(time, batch, *shape)``."""
+        assert self._given is not None
+        index = self._simulators[place].window.index
+        batch = self._given.batch(index, self._model.prior_mean.dtype)
+        return batch.values[self.modality.name], batch.observed[self.modality.name]
+
+    def _means(self, place: int, count: int) -> Iterator[Tensor]:
+        """Predicted means ``(trajectory, batch, *shape)`` of each step, zero if not observed."""
+        _, observed = self._observations(place)
+        states = self._simulators[place].states(count, self._seed)
+        for z, known in zip(states, observed, strict=True):
             rows = known.flatten(1).any(1).nonzero()[:, 0]
-            raw = self._model.decode(name, z[:, rows])
-            mean = likelihood.moments(raw, self.modality.shape)[0] * known[rows]
-            nothing = mean.new_zeros(len(z), *known.shape)
-            expected = expected + nothing.index_copy(1, rows, mean)
-        return likelihood.offset(values.sum(0), expected, observed.sum(0))
+            raw = self._model.decode(self.modality.name, z[:, rows])
+            mean = self.modality.likelihood.moments(raw, self.modality.shape)[0] * known[rows]
+            yield mean.new_zeros(len(z), *known.shape).index_copy(1, rows, mean)
 
     # Units
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from weft import likelihoods
+from weft.errors import Errors
 from weft.frames import Roles
 from weft.inference import METHODS, Method
 from weft.likelihoods import Likelihood
@@ -43,12 +45,13 @@ class Usage:
     """How a model is used, which its weights do not say.
 
     ``particles`` and ``refine`` are settings of inference, ``roles`` say how its table was read if
-    there was one.
+    there was one, ``errors`` how long errors of each modality with levels last.
     """
 
     particles: Particles = Cubature()
     refine: int = 0
     roles: Roles | None = None
+    errors: Mapping[str, Errors] = field(default_factory=dict)
 
 
 def write_model(
@@ -60,6 +63,10 @@ def write_model(
         "table": None if usage.roles is None else asdict(usage.roles),
         "refine": usage.refine,
         "particles": {"class": type(usage.particles).__name__, "settings": vars(usage.particles)},
+        "errors": {
+            name: {**vars(errors), "variance": errors.variance.tolist()}
+            for name, errors in usage.errors.items()
+        },
     }
     write_file(path, KIND, {**header, **more}, tensors)
 
@@ -118,7 +125,12 @@ def read_model(path: Path, declared: Sequence[Modality] | None) -> ModelRecord:
 def _usage(header: Mapping[str, Any]) -> Usage:
     """Settings of inference; those of the user's own making, and old files, have the default."""
     table, written = header.get("table"), header.get("particles", {})
-    usage = Usage(refine=header.get("refine", 0), roles=None if table is None else Roles(**table))
+    errors = {
+        name: Errors(**{**settings, "variance": np.array(settings["variance"])})
+        for name, settings in header.get("errors", {}).items()
+    }
+    roles = None if table is None else Roles(**table)
+    usage = Usage(refine=header.get("refine", 0), roles=roles, errors=errors)
     known = {kind.__name__: kind for kind in (Antithetic, Cubature, MonteCarlo)}
     if written.get("class") in known:
         usage = replace(usage, particles=known[written["class"]](**written["settings"]))

@@ -95,7 +95,7 @@ WIDE = replace(
     actions=6000.0,
     moved=3,
     stretched=0.0,
-    steps=6000,
+    steps=1500,
 )
 QUICK = Budget(
     replace(PAPER.training, epochs=1, batch_size=4, segment=4),

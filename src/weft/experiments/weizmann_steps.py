@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LENGTHS", "reproduce_weizmann_steps"]
 
-LENGTHS = (1500, 3000, None)
+LENGTHS = (375, 750, None)
 """Steps of the fits; the last has the budget's."""
 
 
