@@ -8,7 +8,7 @@ import weft
 LAYERS = [
     ["batch", "columns", "randomness", "persistence", "monitoring", "native"],
     ["native_images"],
-    ["reading", "frames", "metrics"],
+    ["reading", "frames", "metrics", "errors"],
     ["sequences", "arrivals"],
     ["corruption", "datasets"],
     ["gaussian"],

@@ -130,8 +130,10 @@ def test_other_likelihoods_move_by_one_offset_per_sequence(pair):
     before, after = (model.sequence(data)["lamp"].mean for model in pair)
     seen = np.isfinite(data.padded("lamp"))
     for i, steps in enumerate(LENGTHS):
-        sums = [torch.tensor(np.where(seen, x, 0)[i].sum(0)) for x in (data.padded("lamp"), before)]
-        offset = Bernoulli().offset(*sums, torch.tensor(seen[i].sum(0)))
+        total, expected = (
+            torch.tensor(np.where(seen, x, 0)[i].sum(0)) for x in (data.padded("lamp"), before)
+        )
+        offset = Bernoulli().offset(total, expected, torch.tensor(seen[i].sum(0)))
         odds = torch.logit(torch.tensor(before[i, :steps])) + offset
         np.testing.assert_allclose(after[i, :steps], torch.sigmoid(odds), rtol=1e-4)
 
