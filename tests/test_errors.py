@@ -113,3 +113,13 @@ def test_perfect_memory_stays_a_density():
         expected, share = errors.expect(np.ones((50, 1, 2)))
         assert np.isfinite(expected).all()
         assert (share <= 1 - LEAST).all()
+
+
+def test_long_sequences_lose_no_precision():
+    errors = process(0.5, 0.4, 0.95, variance=(1.0,))
+    drawn = np.random.default_rng(0).normal(size=(5000, 1, 1))
+    drawn[2000:3000] = NAN
+    expected, share = errors.expect(drawn)
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(expected[:1500], errors.expect(drawn[::-1])[0][::-1][:1500])
+    assert ((share > 0.4) & (share < 1)).all()  # at least the level is known
