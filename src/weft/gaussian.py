@@ -19,7 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["STD_FLOOR", "Gaussian", "ImproperGaussianError", "positive_std", "raw_std"]
+__all__ = [
+    "STD_FLOOR",
+    "Gaussian",
+    "ImproperGaussianError",
+    "inverse_softplus",
+    "positive_std",
+    "raw_std",
+]
 
 STD_FLOOR = 1e-3
 """Smallest standard deviation a network may emit (supplement, "Transition Functions")."""
@@ -32,8 +39,12 @@ def positive_std(raw: Tensor) -> Tensor:
 
 def raw_std(std: Tensor) -> Tensor:
     """Undo `positive_std`; what lies at the floor or below becomes as good as the floor."""
-    above = (std - STD_FLOOR).clamp(min=STD_FLOOR**2)
-    return above + torch.log(-torch.expm1(-above))
+    return inverse_softplus((std - STD_FLOOR).clamp(min=STD_FLOOR**2))
+
+
+def inverse_softplus(value: Tensor) -> Tensor:
+    """Undo ``softplus``, for values above zero."""
+    return value + torch.log(-torch.expm1(-value))
 
 
 class ImproperGaussianError(ValueError):

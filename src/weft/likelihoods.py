@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from weft import native_images
 from weft.columns import Support
-from weft.gaussian import positive_std, raw_std
+from weft.gaussian import inverse_softplus, positive_std, raw_std
 
 __all__ = ["Bernoulli", "Categorical", "Likelihood", "Normal", "Pixels", "Poisson", "StudentT"]
 
@@ -279,8 +279,7 @@ class Poisson(Likelihood):
 
     def link(self, mean: Tensor) -> Tensor:
         """Raw rate."""
-        rate = mean - RATE_FLOOR
-        return rate + torch.log(-torch.expm1(-rate))
+        return inverse_softplus(mean - RATE_FLOOR)
 
     def point(self, mean: Tensor) -> Tensor:
         """Round to a count."""

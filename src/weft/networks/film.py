@@ -41,8 +41,7 @@ class FilmFeatures(nn.Module):
         super().__init__()
         self.channels = channels
         self.frames = ImageFeatures(channels, size)
-        self.width = 64 * (-(-size // 8)) ** 2
-        self.summary = nn.Linear(self.width, hidden)
+        self.summary = nn.Linear(self.frames.width, hidden)
         self.motion = GRUFeatures(hidden, hidden, differences=True)
         self.dropout = nn.Dropout(dropout)
 
@@ -62,6 +61,6 @@ class FilmFeatures(nn.Module):
     def _shown(self, frames: Tensor, seen: Tensor) -> Tensor:
         """What the frames that were seen show, ``(time, batch, width)``; zero elsewhere."""
         rows = seen.flatten().nonzero()[:, 0]
-        nothing = frames.new_zeros(seen.numel(), self.width)
+        nothing = frames.new_zeros(seen.numel(), self.frames.width)
         found = nothing.index_copy(0, rows, self.frames(frames.flatten(0, 1)[rows]))
         return found.reshape(*seen.shape, -1)

@@ -54,6 +54,7 @@ class ImageFeatures(nn.Module):
         super().__init__()
         _check(channels, size)
         first, second, third = WIDTHS
+        self.width = third * _sides(size)[-1] ** 2
         self.layers = nn.Sequential(
             _ChannelsLast(),
             nn.Conv2d(channels, first, 3, stride=2, padding=1),
