@@ -23,117 +23,141 @@ __all__ = ["Errors"]
 LAGS = 20
 """Steps up to which errors are compared."""
 DECAYS = np.linspace(0.02, 0.98, 49)
+COMMON = 100
+"""Pairs of errors by which an entry is taken to be like all others until it has more of its own."""
 TINY = 1e-12
 LEAST = 1e-3
 """Smallest share of the variance that a part of the process has."""
+BLOCK = 2**22
+"""Errors that are expected at once; bounds the memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    r"""Errors in time: covariance ``variance · (level + fading · decay^lag)`` at a lag above zero.
+    r"""Errors in time: correlation ``level + fading · decay^lag`` at a lag above zero.
 
     Attributes
     ----------
-    variance : Array
-        Of every entry, ``(*shape)``.
-    level, fading : float
-        Shares of the variance that stay and that fade; the rest is white.
-    decay : float
+    level, fading : Array
+        Shares of the variance of every entry, ``(*shape)``, that stay and that fade; the rest is
+        white.
+    decay : Array
         What is left of the fading part after a step.
     """
 
-    variance: Array
-    level: float
-    fading: float
-    decay: float
+    level: Array
+    fading: Array
+    decay: Array
 
     @classmethod
     def estimate(cls, errors: Array) -> Errors:
         """Learn from errors ``(sequence, time, *shape)``, NaN where they are not known.
 
-        Means of products at every lag are to be those of the process, by least squares.
+        Correlations of each entry at every lag are to be those of the process, by least squares.
         """
+        shape, errors = errors.shape[2:], errors.reshape(*errors.shape[:2], -1)
         known = np.isfinite(errors)
         errors = np.where(known, errors, 0)
         variance = np.square(errors).sum((0, 1)) / np.maximum(known.sum((0, 1)), 1)
         errors = errors / np.sqrt(np.maximum(variance, TINY))
-        lags = np.arange(1, min(LAGS, errors.shape[1] - 1) + 1)
-        pairs = np.array([(known[:, :-lag] & known[:, lag:]).sum() for lag in lags])
-        products = np.array([(errors[:, :-lag] * errors[:, lag:]).sum() for lag in lags])
-        weight = np.sqrt(np.maximum(pairs, TINY))  # a mean of many products counts more
-        fits = []
-        for decay in DECAYS:
-            basis = weight[:, None] * np.stack([np.ones(len(lags)), decay**lags], 1)
-            shares = _nonnegative(basis, products / weight)
-            left = np.square(basis @ shares - products / weight).sum()
-            fits.append((float(left), float(decay), shares))
-        _, decay, shares = min(fits, key=lambda fit: fit[0])
-        level, fading = shares / max(shares.sum() + LEAST, 1.0)
-        return cls(variance, float(level), float(fading), decay)
+        lags = np.arange(1, max(min(LAGS, errors.shape[1] - 1), 1) + 1)
+        pairs = np.array([(known[:, :-lag] & known[:, lag:]).sum((0, 1)) for lag in lags])
+        products = np.array([(errors[:, :-lag] * errors[:, lag:]).sum((0, 1)) for lag in lags])
+        usual = products.sum(1, keepdims=True) / np.maximum(pairs.sum(1, keepdims=True), 1)
+        products, pairs = products + COMMON * usual, pairs + COMMON
+        level, fading, decay = _closest(lags, products / pairs, pairs)
+        most = np.maximum(level + fading + LEAST, 1)
+        return cls(*(x.reshape(shape) for x in (level / most, fading / most, decay)))
 
     def expect(self, errors: Array) -> tuple[Array, Array]:
         """What the errors known of other steps say of each: its mean, and the share explained.
 
         Errors are ``(time, batch, *shape)``, NaN where they are not known; an error that is known
-        says nothing of its own step. Two filters, one from either end, meet at every step, and the
-        prior, which is in both, is divided out.
+        says nothing of its own step.
         """
         flat = errors.reshape(*errors.shape[:2], -1)
-        known = np.isfinite(flat)
-        if (known == known[..., :1]).all():  # whole steps are missing: one covariance for all
-            known = known[..., :1]
-        flat = np.nan_to_num(flat)
-        prior = np.diag(1 / np.array([self._level, self._fading]))
-        before = self._predict(flat, known)
-        after = [part[::-1] for part in self._predict(flat[::-1], known[::-1])]
-        precision, information = -prior, np.zeros(())
-        for mean, covariance in (before, after):
-            inverse = np.linalg.inv(covariance)
-            precision = precision + inverse
-            information = information + (inverse @ mean[..., None])[..., 0]
-        covariance = np.linalg.inv(precision)
-        expected = (covariance @ information[..., None])[..., 0].sum(-1)
-        explained = self._level + self._fading - covariance.sum((-1, -2))
-        explained = np.clip(explained, 0, 1 - LEAST)
-        shape = (*errors.shape[:2], *self.variance.shape)
-        return expected.reshape(shape), np.broadcast_to(explained, flat.shape).reshape(shape)
-
-    @property
-    def _level(self) -> float:
-        return max(self.level, LEAST)
-
-    @property
-    def _fading(self) -> float:
-        return max(self.fading, LEAST)
-
-    def _predict(self, errors: Array, known: Array) -> tuple[Array, Array]:
-        """Level and fading part of each step, by the errors before it: a Kalman filter's view.
-
-        Means are ``(time, batch, entry, 2)``, covariances ``(time, batch, entry, 2, 2)`` in units
-        of the variance.
-        """
-        white = max(1 - self.level - self.fading, LEAST)
-        stay = np.array([1.0, self.decay])
-        fresh = np.diag([0.0, self._fading * (1 - self.decay**2)])
-        mean = np.zeros((*errors.shape[1:], 2))
-        covariance = np.broadcast_to(np.diag([self._level, self._fading]), (*known.shape[1:], 2, 2))
-        means, covariances = [], []
-        for error, seen in zip(errors, known, strict=True):
-            means.append(mean)
-            covariances.append(covariance)
-            shared = covariance.sum(-1)  # with the sum of both parts, which is what is seen
-            gain = seen[..., None] * shared / (shared.sum(-1, keepdims=True) + white)
-            mean = stay * (mean + gain * (error - mean.sum(-1))[..., None])
-            covariance = covariance - gain[..., :, None] * shared[..., None, :]
-            covariance = covariance * np.outer(stay, stay) + fresh
-        return np.stack(means), np.stack(covariances)
+        process = [np.ravel(x) for x in (self.level, self.fading, self.decay)]
+        width = max(BLOCK // max(flat[..., 0].size, 1), 1)
+        blocks = [
+            _meet(flat[..., i : i + width], *(x[i : i + width] for x in process))
+            for i in range(0, flat.shape[-1], width)
+        ]
+        expected, explained = (np.concatenate(x, -1) for x in zip(*blocks, strict=True))
+        return expected.reshape(errors.shape), explained.reshape(errors.shape)
 
 
-def _nonnegative(basis: Array, wanted: Array) -> Array:
-    """Two numbers of at least zero by which two columns come closest to what is wanted."""
-    both: Array = np.linalg.lstsq(basis, wanted, rcond=None)[0]
-    if (both >= 0).all():
-        return both
-    either = np.diag(np.maximum(basis.T @ wanted, 0) / np.square(basis).sum(0))
-    best: Array = min(either, key=lambda one: float(np.square(basis @ one - wanted).sum()))
-    return best
+def _closest(lags: Array, correlations: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Level, fading part and decay of every entry that come closest to ``(lag, entry)`` numbers.
+
+    Of each decay's shares, both or one of which are free, those of at least zero with the smallest
+    weighted sum of squares.
+    """
+    powers = DECAYS[:, None] ** lags
+    ones, mixed, squares = (weights.sum(0), powers @ weights, np.square(powers) @ weights)
+    wanted, faded = (weights * correlations).sum(0), powers @ (weights * correlations)
+    level_alone = np.broadcast_to(np.maximum(wanted, 0) / np.maximum(ones, TINY), faded.shape)
+    fading_alone = np.maximum(faded, 0) / np.maximum(squares, TINY)
+    determinant = np.maximum(ones * squares - np.square(mixed), TINY)
+    level = np.stack([(squares * wanted - mixed * faded) / determinant, level_alone, 0 * faded])
+    fading = np.stack([(ones * faded - mixed * wanted) / determinant, 0 * faded, fading_alone])
+    losses = ones * level**2 + 2 * mixed * level * fading + squares * fading**2
+    losses = losses - 2 * (wanted * level + faded * fading)
+    losses[(level < 0) | (fading < 0)] = np.inf
+    best = losses.reshape(-1, losses.shape[-1]).argmin(0)
+    way, decay = np.unravel_index(best, losses.shape[:2])
+    entry = np.arange(len(best))
+    return level[way, decay, entry], fading[way, decay, entry], DECAYS[decay]
+
+
+def _meet(errors: Array, level: Array, fading: Array, decay: Array) -> tuple[Array, Array]:
+    """Let two filters of errors ``(time, batch, entry)``, one from either end, meet at every step.
+
+    The prior, which is in both, is divided out.
+    """
+    known = np.isfinite(errors)
+    white = np.maximum(1 - level - fading, LEAST)
+    level, fading = np.maximum(level, LEAST), np.maximum(fading, LEAST)
+    prior = np.stack([level, fading], -1)
+    process = (white, prior, decay)
+    before = _predict(np.nan_to_num(errors), known, *process)
+    after = (part[::-1] for part in _predict(np.nan_to_num(errors[::-1]), known[::-1], *process))
+    precision, information = -np.eye(2) / prior[:, None], np.zeros(2)
+    for mean, covariance in (before, tuple(after)):
+        inverse = _inverse(covariance)
+        precision = precision + inverse
+        information = information + (inverse @ mean[..., None])[..., 0]
+    covariance = _inverse(precision)
+    expected = (covariance.sum(-2) * information).sum(-1)
+    return expected, np.clip(level + fading - covariance.sum((-1, -2)), 0, 1 - LEAST)
+
+
+def _predict(
+    errors: Array, known: Array, white: Array, prior: Array, decay: Array
+) -> tuple[Array, Array]:
+    """Level and fading part of each step, by the errors before it: a Kalman filter's view.
+
+    Means are ``(time, batch, entry, 2)``, covariances ``(time, batch, entry, 2, 2)`` in units of
+    the variance.
+    """
+    stay = np.stack([np.ones_like(decay), decay], -1)
+    fresh = (prior * (1 - np.square(stay)))[..., None] * np.eye(2)
+    mean = np.zeros((*errors.shape[1:], 2))
+    covariance = np.broadcast_to(prior[..., None] * np.eye(2), (*mean.shape, 2))
+    means, covariances = [], []
+    for error, seen in zip(errors, known, strict=True):
+        means.append(mean)
+        covariances.append(covariance)
+        shared = covariance.sum(-1)  # with the sum of both parts, which is what is seen
+        gain = shared * (seen / (shared.sum(-1) + white))[..., None]
+        mean = stay * (mean + gain * (error - mean.sum(-1))[..., None])
+        covariance = covariance - gain[..., :, None] * shared[..., None, :]
+        covariance = covariance * (stay[..., :, None] * stay[..., None, :]) + fresh
+    return np.stack(means), np.stack(covariances)
+
+
+def _inverse(matrix: Array) -> Array:
+    """Invert symmetric matrices ``(…, 2, 2)``."""
+    determinant = matrix[..., 0, 0] * matrix[..., 1, 1] - matrix[..., 0, 1] * matrix[..., 1, 0]
+    turned = matrix[..., ::-1, ::-1] * np.array([[1, -1], [-1, 1]])
+    found: Array = turned / determinant[..., None, None]
+    return found

@@ -48,8 +48,8 @@ __all__ = ["FIT", "MDMM", "NotFittedError", "load"]
 Data = Sequences | Mapping[str, Any]
 FIT = ObjectiveConfig(filter_weight=0.2, smooth_weight=0.8, particles=Cubature())
 """What `MDMM.fit` minimises by default; ``ObjectiveConfig()`` is the paper's."""
-MOST_SEQUENCES = 100
-"""Training sequences that are looked at again to learn how long errors last."""
+MOST_SEQUENCES, MOST_ERRORS = 1000, 2**24
+"""Training sequences, and numbers of them, looked at again to learn how long errors last."""
 
 
 class NotFittedError(RuntimeError):
@@ -211,14 +211,17 @@ class MDMM:
 
     def _learn_errors(self, train: Sequences) -> dict[str, Errors]:
         """Learn how long errors of numbers with levels last, from some training sequences."""
-        chosen = np.unique(np.linspace(0, len(train) - 1, MOST_SEQUENCES).astype(int))
-        some, model, found = train[chosen], self.module.model, {}
-        for modality in model.modalities:
-            if modality.level and modality.likelihood.location_scale:
-                paths = self._paths(some, 1, seed=0, spread=0.0)
-                shape = (len(some), int(some.lengths.max()))
-                expected = Prediction(modality, model, paths, shape, None, 1, 0).mean
-                found[modality.name] = Errors.estimate(some.padded(modality.name) - expected)
+        found = {}
+        for modality in self.module.model.modalities:
+            if not (modality.level and modality.likelihood.location_scale):
+                continue
+            steps = modality.size * int(train.lengths.max())
+            count = int(np.clip(MOST_ERRORS // steps, 1, MOST_SEQUENCES))
+            some = train[np.unique(np.linspace(0, len(train) - 1, count).astype(int))]
+            shape = (len(some), int(some.lengths.max()))
+            paths = self._paths(some, 1, seed=0, spread=0.0)
+            expected = Prediction(modality, self.module.model, paths, shape, None, 1, 0).mean
+            found[modality.name] = Errors.estimate(some.padded(modality.name) - expected)
         return found
 
     # Inference

@@ -111,17 +111,17 @@ class Likelihood(ABC):
         offset = offset.flatten(raw.dim() - 1)
         return raw + F.pad(offset, (0, raw.shape[-1] - offset.shape[-1]))
 
-    def narrowed(self, raw: Tensor, share: Tensor, most: Tensor) -> Tensor:
-        """Take a share of the squared scale away, or of ``most`` of it if that is less.
+    def narrowed(self, raw: Tensor, share: Tensor) -> Tensor:
+        """Take a share of the variance of all trajectories together away, around their mean.
 
-        Raw numbers ``(…, outputs)`` are locations, and behind them scales; ``share`` and ``most``
-        are ``(…, *shape)``.
+        Raw numbers ``(trajectory, …, outputs)`` are locations, and behind them scales; ``share`` is
+        ``(…, *shape)``.
         """
-        share, most = (part.flatten(raw.dim() - 1) for part in (share, most))
+        left = (1 - share).sqrt().flatten(raw.dim() - 2)
         location, scale = raw.chunk(2, -1)
-        square = positive_std(scale).square()
-        left = square - share * torch.minimum(square, most)
-        return torch.cat([location, raw_std(left.sqrt())], -1)
+        middle = location.mean(0)
+        scale = raw_std(left * positive_std(scale))
+        return torch.cat([middle + left * (location - middle), scale], -1)
 
     def entries(self, value: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Flatten values ``(time, batch, *shape)`` as `moments` has them; and which are known."""

@@ -300,11 +300,10 @@ class Prediction:
             return self._constant(place, count)
         likelihood = self.modality.likelihood
         expected, share = self._expected[place]
-        most = torch.from_numpy(self._errors.variance)[None, None]
 
         def correct(raw: Tensor, t: int, inside: Array) -> Tensor:
             raw = likelihood.moved(raw, expected[t, None, inside].to(raw))
-            return likelihood.narrowed(raw, share[t, None, inside].to(raw), most.to(raw))
+            return likelihood.narrowed(raw, share[t, inside].to(raw))
 
         return correct
 

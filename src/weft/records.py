@@ -64,7 +64,7 @@ def write_model(
         "refine": usage.refine,
         "particles": {"class": type(usage.particles).__name__, "settings": vars(usage.particles)},
         "errors": {
-            name: {**vars(errors), "variance": errors.variance.tolist()}
+            name: {key: value.tolist() for key, value in vars(errors).items()}
             for name, errors in usage.errors.items()
         },
     }
@@ -126,7 +126,7 @@ def _usage(header: Mapping[str, Any]) -> Usage:
     """Settings of inference; those of the user's own making, and old files, have the default."""
     table, written = header.get("table"), header.get("particles", {})
     errors = {
-        name: Errors(**{**settings, "variance": np.array(settings["variance"])})
+        name: Errors(**{key: np.array(value) for key, value in settings.items()})
         for name, settings in header.get("errors", {}).items()
     }
     roles = None if table is None else Roles(**table)

@@ -29,6 +29,7 @@ from weft.experiments.weizmann_budgets import BUDGETS
 from weft.experiments.weizmann_images import move_images
 from weft.likelihoods import Pixels
 from weft.modality import Modality
+from weft.networks import FilmFeatures
 from weft.plots import Strip, animate_strips, plot_strips
 from weft.randomness import stream
 from weft.sequences import Sequences
@@ -142,11 +143,17 @@ def clips_of(job: WeizmannJob) -> tuple[Sequences, Sequences]:
 
 
 def declare(job: WeizmannJob) -> list[Modality]:
-    """Declare an experiment's modalities, as heavy as the budget says."""
-    modalities = [MODALITIES[name]() for name in EXPERIMENTS[job.experiment].modalities]
-    for modality in modalities:
-        modality.weight = BUDGETS[job.budget].weight(modality.name)
-    return modalities
+    """Declare an experiment's modalities, as heavy and as read as the budget says."""
+    budget, experiment = BUDGETS[job.budget], EXPERIMENTS[job.experiment]
+    modalities = {name: MODALITIES[name]() for name in experiment.modalities}
+    if budget.films:
+        channels = modalities[experiment.given].shape[0]
+        film = FilmFeatures(channels, SIDE, budget.hidden, dropout=0.5)
+        reads_films = MODALITIES[experiment.given](encoder=film, whole=True, mask_input=True)
+        modalities[experiment.given] = reads_films
+    for name, modality in modalities.items():
+        modality.weight = budget.weight(name)
+    return list(modalities.values())
 
 
 def model_of(job: WeizmannJob) -> Path:
@@ -159,6 +166,7 @@ def fit_weizmann(job: WeizmannJob, train: Sequences) -> MDMM:
     budget = BUDGETS[job.budget]
     if job.steps is not None:
         budget = replace(budget, steps=job.steps)
+    torch.manual_seed(job.seed)  # of an encoder's first weights
     model = MDMM(
         declare(job),
         budget.latent,

@@ -21,7 +21,8 @@ class Budget:
     training withholds what is inferred at the test. ``moved`` is how many pixels images are moved
     at most in training, ``stretched`` by which share of their size they are stretched; 0 leaves
     them alone. With ``steps`` given, there are as many epochs as make so many steps, however many
-    clips an experiment has.
+    clips an experiment has. ``films`` lets the encoder of what is given at the test read whole
+    films instead of single frames.
     """
 
     training: TrainingConfig
@@ -36,6 +37,7 @@ class Budget:
     moved: int = 0
     stretched: float = 0.0
     steps: int | None = None
+    films: bool = False
 
     def weight(self, modality: str) -> float:
         """Multiplier λ of a modality."""
@@ -97,6 +99,12 @@ WIDE = replace(
     stretched=0.0,
     steps=1500,
 )
+FILMS = replace(
+    SHORT,
+    training=replace(SHORT.training, batch_size=8, segment=16),
+    steps=2000,
+    films=True,
+)
 QUICK = Budget(
     replace(PAPER.training, epochs=1, batch_size=4, segment=4),
     replace(PAPER.objective, particles=MonteCarlo(2), match_particles=MonteCarlo(2)),
@@ -104,13 +112,14 @@ QUICK = Budget(
     hidden=8,
     particles=MonteCarlo(2),
 )
-BUDGETS = {"paper": PAPER, "short": SHORT, "wide": WIDE, "quick": QUICK}
+BUDGETS = {"paper": PAPER, "short": SHORT, "films": FILMS, "wide": WIDE, "quick": QUICK}
 """How much is spent on a fit.
 
 ``paper`` is the supplement's table. ``short`` is for two cores: a smaller state, and many small
 steps of short segments that score half of the frames, of images that are moved, stretched and may
 be mirrored. Instead of the losses of each modality alone, what is to be inferred at the test is
-withheld at random and scored nevertheless. ``wide`` is for video: the paper's size of the state and
-of a batch, still shorter segments, so that a step sees as many clips for the same number of frames,
-and images that weigh more and are not stretched. ``quick`` only shows that it runs.
+withheld at random and scored nevertheless. ``films`` is the same for encoders of whole films, in
+segments twice as long and half as many steps. ``wide`` is for video: the paper's size of the state
+and of a batch, still shorter segments, so that a step sees as many clips for the same number of
+frames, and images that weigh more and are not stretched. ``quick`` only shows that it runs.
 """
