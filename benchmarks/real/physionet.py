@@ -102,7 +102,7 @@ def sequences(stays: Stays, part: Split, *, ended: bool) -> weft.Sequences:
 def fit_weft(stays: Stays, train: Split, validation: Split, test: Split) -> Answer:
     """One model of all groups and the outcome."""
     groups = [
-        weft.Modality(group, len(names), likelihood=weft.StudentT(), skip=True)
+        weft.Modality(group, len(names), likelihood=weft.StudentT(), skip=True, level=True)
         for group, names in GROUPS.items()
     ]
     model = weft.MDMM(

@@ -124,8 +124,10 @@ def clip_labels(chances: Array, lengths: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def with_weft(method: str, clips: Clips) -> Answers:
-    """Our model by one of its inference methods."""
-    return ask_weft(fit_weft(clips.train, method), clips)
+    """Our model by one of its inference methods, which is kept."""
+    model = fit_weft(clips.train, method)
+    model.save(KEPT / "utd" / f"{method}.weft")
+    return ask_weft(model, clips)
 
 
 def with_half_of_the_labels(clips: Clips) -> Answers:

@@ -21,25 +21,19 @@ from weft.gaussian import Gaussian
 from weft.inference import Method, build
 from weft.inference.linearized import Linearized, linearize
 from weft.inference.method import Guide
+from weft.levels import Levels
 from weft.modality import Modality
 from weft.monitoring import progress_bar
 from weft.objective import Loss, ObjectiveConfig
 from weft.particles import Cubature, Particles
-from weft.prediction import (
-    ROWS,
-    Marginals,
-    Paths,
-    Prediction,
-    Refined,
-    Simulator,
-    Window,
-)
+from weft.prediction import Prediction
 from weft.randomness import stream
 from weft.records import Usage, read_model, write_model
 from weft.results import Inference, Posterior, Sampled
 from weft.scaling import Scaling
 from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
+from weft.simulators import ROWS, Marginals, Paths, Refined, Simulator, Window
 from weft.streaming import Stream
 from weft.training import Augment, Trainer, TrainingError
 
@@ -497,21 +491,16 @@ class MDMM:
         levels: bool = True,
     ) -> dict[str, Prediction]:
         shape = (len(source), int(source.lengths.max()) if width is None else width)
-        scales = self._fitted().scales
-        return {
-            modality.name: Prediction(
-                modality,
-                self.module.model,
-                simulators,
-                shape,
-                scales.get(modality.name),
-                samples,
-                seed,
-                source.keep(modality.name) if levels and modality.level else None,
-                self._errors.get(modality.name),
+        scales, model, found = self._fitted().scales, self.module.model, {}
+        for modality in model.modalities:
+            name, level = modality.name, None
+            if levels and modality.level:
+                given, errors = source.keep(name), self._errors.get(name)
+                level = Levels(modality, model, simulators, given, errors, samples, seed)
+            found[name] = Prediction(
+                modality, model, simulators, shape, scales.get(name), samples, seed, level
             )
-            for modality in self.module.model.modalities
-        }
+        return found
 
     def _latent_moments(
         self, source: Sequences, found: Sequence[tuple[Window, Gaussian]]

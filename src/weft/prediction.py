@@ -7,157 +7,33 @@ asked later without having been stored.
 
 from __future__ import annotations
 
-import functools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from weft.columns import Array
-from weft.errors import Errors
-from weft.gaussian import Gaussian
-from weft.inference.linearized import Linearized
-from weft.inference.method import Guide
+from weft.levels import Levels
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.randomness import stream
 from weft.scaling import Scale
-from weft.sequences import Sequences
+from weft.simulators import Simulator
 
-__all__ = [
-    "ROWS",
-    "Marginals",
-    "Onward",
-    "Paths",
-    "Prediction",
-    "Refined",
-    "Simulator",
-    "Window",
-]
-
-Correct: TypeAlias = Callable[[Tensor, int, Array], Tensor]
-"""Changes raw numbers ``(trajectory, row, outputs)`` of a step, for rows of a batch."""
+__all__ = ["Prediction"]
 
 EMISSIONS = 5
 """Values drawn per trajectory where quantiles are wanted."""
-ROWS = 40_000
-"""Trajectories times sequences walked at once; bounds the memory of a step."""
-
-
-@dataclass(frozen=True, eq=False)
-class Window:
-    """Which steps of a batch go where: sequence ``index[b]``, steps ``first[b]`` to ``stop[b]``."""
-
-    index: Array
-    first: Array
-    stop: Array
-
-
-class Simulator(ABC):
-    """Latent states of one batch, step by step."""
-
-    window: Window
-
-    @abstractmethod
-    def states(self, count: int, seed: int) -> Iterator[Tensor]:
-        """Yield states ``(trajectory, batch, latent)`` for each step."""
-
-
-def _noise(
-    shape: torch.Size, dtype: torch.dtype, count: int, generator: torch.Generator
-) -> Iterator[Tensor]:
-    """Standard-normal numbers ``(count, …)`` for each step of states ``(time, …)``."""
-    steps, *rest = shape
-    for _ in range(steps):
-        yield torch.randn((count, *rest), generator=generator, dtype=dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class Paths(Simulator):
-    """Joint trajectories through the conditional posteriors of a guide.
-
-    ``spread=0`` follows the posterior means: the paper's MAP recursion.
-    """
-
-    guide: Guide
-    window: Window
-    spread: float = 1.0
-
-    def states(self, count: int, seed: int) -> Iterator[Tensor]:
-        """Walk ``count`` trajectories forward."""
-        count = count if self.spread else 1
-        generator = stream(seed, int(self.window.index[0]))
-        dtype = self.guide.model.prior_mean.dtype
-        noise = (self.spread * n for n in _noise(self.guide.shape, dtype, count, generator))
-        for step in self.guide.walk(noise):
-            yield step.latents[:, 0]
-
-
-@dataclass(frozen=True, eq=False)
-class Marginals(Simulator):
-    """Independent draws from each step's own distribution."""
-
-    posterior: Gaussian
-    window: Window
-
-    def states(self, count: int, seed: int) -> Iterator[Tensor]:
-        """Draw ``count`` states per step."""
-        generator = stream(seed, int(self.window.index[0]))
-        for step in self.posterior.unbind():
-            yield step.sample(generator, count)
-
-
-@dataclass(frozen=True, eq=False)
-class Onward(Simulator):
-    """Trajectories from a state ``(batch, latent)`` on, by the transition."""
-
-    model: MarkovModel
-    posterior: Gaussian
-    window: Window
-
-    def states(self, count: int, seed: int) -> Iterator[Tensor]:
-        """Walk ``count`` trajectories forward; the first step is the state's own."""
-        generator = stream(seed, int(self.window.index[0]))
-        z = self.posterior.sample(generator, count)
-        yield z
-        for _ in range(1, int(self.window.stop.max())):
-            z = self.model.step_forward(z).sample(generator)[0]
-            yield z
-
-
-@dataclass(frozen=True, eq=False)
-class Refined(Simulator):
-    """Trajectories of a guide up to each sequence's first observation, and of a chain from there.
-
-    ``spread=0`` follows the means of both.
-    """
-
-    paths: Paths
-    chain: Linearized
-    window: Window
-
-    def states(self, count: int, seed: int) -> Iterator[Tensor]:
-        """Walk ``count`` trajectories forward."""
-        generator = stream(seed, int(self.window.index[0]), 3)
-        noise = _noise(self.chain.mean.shape, self.chain.mean.dtype, count, generator)
-        refined = self.chain.walk(self.paths.spread * n for n in noise)
-        coarse = self.paths.states(count, seed)
-        for begun, before, after in zip(self.chain.begun, coarse, refined, strict=True):
-            yield torch.where(begun[:, None], after[: len(before)].to(before.dtype), before)
 
 
 class Prediction:
     """The predictive distribution of one modality at every step, in the user's units.
 
     Arrays are ``(sequence, time, *shape)``, NaN (``None`` among labels) beyond a sequence's end.
-    The spread includes the noise of the observations and the uncertainty of the state. If
-    the modality has levels, what was ``given`` says where they lie, and ``errors`` how long what
-    predictions are off by lasts; without them it is taken to stay.
+    The spread includes the noise of the observations and the uncertainty of the state.
+    ``levels``, if there are any, move it towards what was observed.
     """
 
     def __init__(
@@ -169,8 +45,7 @@ class Prediction:
         scale: Scale | None,
         samples: int,
         seed: int,
-        given: Sequences | None = None,
-        errors: Errors | None = None,
+        levels: Levels | None = None,
     ) -> None:
         self.modality = modality
         self._model = model
@@ -179,8 +54,7 @@ class Prediction:
         self._scale = scale
         self._samples = samples
         self._seed = seed
-        self._given = given
-        self._errors = errors
+        self._levels = levels
 
     @property
     def mean(self) -> Array:
@@ -277,7 +151,7 @@ class Prediction:
         for place, simulator in enumerate(self._simulators):
             window = simulator.window
             generator = stream(self._seed, int(window.index[0]), 1)
-            correct = self._correction(place, count)
+            correct = None if self._levels is None else self._levels.correction(place, count)
             for t, z in enumerate(simulator.states(count, self._seed)):
                 inside = np.flatnonzero((window.first <= t) & (t < window.stop))
                 if not len(inside):
@@ -289,60 +163,6 @@ class Prediction:
                 for array, value in zip(found, reduce(raw, generator), strict=True):
                     array[rows, steps] = value.double().cpu().numpy()
         return found
-
-    # Levels
-
-    def _correction(self, place: int, count: int) -> Correct | None:
-        """How raw numbers of the steps of a batch are moved, for a modality that has levels."""
-        if self._given is None:
-            return None
-        if self._errors is None:
-            return self._constant(place, count)
-        likelihood = self.modality.likelihood
-        expected, share = self._expected[place]
-
-        def correct(raw: Tensor, t: int, inside: Array) -> Tensor:
-            raw = likelihood.moved(raw, expected[t, None, inside].to(raw))
-            return likelihood.narrowed(raw, share[t, inside].to(raw))
-
-        return correct
-
-    def _constant(self, place: int, count: int) -> Correct:
-        """Move each trajectory by one offset per sequence and entry."""
-        likelihood = self.modality.likelihood
-        values, observed = self._observations(place)
-        expected = functools.reduce(torch.add, self._means(place, count))
-        offset = likelihood.offset(values.sum(0), expected, observed.sum(0))
-        return lambda raw, t, inside: likelihood.moved(raw, offset[:, inside])
-
-    @cached_property
-    def _expected(self) -> list[list[Tensor]]:
-        """Errors expected of every step of every batch, and which share of theirs is known."""
-        assert self._errors is not None
-        found = []
-        for place in range(len(self._simulators)):
-            values, observed = self._observations(place)
-            means = [mean.mean(0) for mean in self._means(place, self._samples)]
-            known = torch.where(observed, values - torch.stack(means), torch.nan)
-            found.append([torch.tensor(x) for x in self._errors.expect(known.double().numpy())])
-        return found
-
-    def _observations(self, place: int) -> tuple[Tensor, Tensor]:
-        """Values and mask of a batch, ``(time, batch, *shape)``."""
-        assert self._given is not None
-        index = self._simulators[place].window.index
-        batch = self._given.batch(index, self._model.prior_mean.dtype)
-        return batch.values[self.modality.name], batch.observed[self.modality.name]
-
-    def _means(self, place: int, count: int) -> Iterator[Tensor]:
-        """Predicted means ``(trajectory, batch, *shape)`` of each step, zero if not observed."""
-        _, observed = self._observations(place)
-        states = self._simulators[place].states(count, self._seed)
-        for z, known in zip(states, observed, strict=True):
-            rows = known.flatten(1).any(1).nonzero()[:, 0]
-            raw = self._model.decode(self.modality.name, z[:, rows])
-            mean = self.modality.likelihood.moments(raw, self.modality.shape)[0] * known[rows]
-            yield mean.new_zeros(len(z), *known.shape).index_copy(1, rows, mean)
 
     # Units
 

@@ -17,11 +17,12 @@ from weft.columns import Column, DataError
 from weft.inference import Method, Tracker
 from weft.particles import Particles
 from weft.persistence import FileError, read_file, write_file
-from weft.prediction import ROWS, Onward, Prediction, Window
+from weft.prediction import Prediction
 from weft.randomness import stream
 from weft.records import fingerprint
 from weft.results import Posterior
 from weft.scaling import Scaling
+from weft.simulators import ROWS, Onward, Window
 
 __all__ = ["Stream"]
 
