@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +15,16 @@ from weft import Sequences
 from weft.cli import app
 from weft.experiments import weizmann, weizmann_steps, weizmann_weak
 from weft.experiments.tasks import VIDEO_TASKS
-from weft.experiments.weizmann import EXPERIMENTS, WeizmannJob, clips_of
+from weft.experiments.weizmann import (
+    EXPERIMENTS,
+    WeizmannJob,
+    clips_of,
+    declare,
+    run_weizmann,
+)
 from weft.experiments.weizmann_budgets import BUDGETS
 from weft.experiments.weizmann_images import move_images
+from weft.networks import FilmFeatures
 
 CLIPS = ("ido_bend", "ido_jack", "eli_bend", "eli_jack", "shahar_bend", "shahar_jack")
 
@@ -69,6 +78,20 @@ def test_steps_can_be_asked_for(data, tmp_path):
     run = json.loads((tmp_path / "weizmann.json").read_text())["w36"]["bfvi"]["run"]
     assert 7 <= run["steps"] < 7 + 3  # whole epochs of three steps
     assert (tmp_path / "weizmann" / "w36-quick-bfvi-0-7steps.json").exists()
+
+
+def test_a_budget_of_films_reads_what_is_given_from_both_ends(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(BUDGETS, "quick", replace(BUDGETS["quick"], films=True))
+    job = WeizmannJob("w36", "bfvi", 0, data / "weizmann", tmp_path, "quick")
+    encoders = {modality.name: modality.encoder for modality in declare(job)}
+    assert isinstance(encoders.pop("video"), FilmFeatures)
+    assert set(encoders.values()) == {None}
+    twice = [run_weizmann(job)]
+    (tmp_path / f"{job.name}.fit.json").unlink()
+    shutil.rmtree(tmp_path / job.name)
+    twice.append(run_weizmann(job))
+    for task in VIDEO_TASKS:
+        assert twice[0][task.name] == twice[1][task.name]  # first weights are the seed's
 
 
 def test_one_person_is_held_out(data):

@@ -28,7 +28,7 @@ Methods = Annotated[
 Budget = Annotated[
     str | None,
     typer.Option(
-        help="What to spend on a fit: paper, wide, short or quick; the usual if not given."
+        help="What to spend on a fit: paper, wide, short, films or quick; the usual if not given."
     ),
 ]
 Quick = Annotated[bool, typer.Option(help="A small version, to see that it runs.")]

@@ -85,7 +85,7 @@ EXPERIMENTS = {
         "all 90 clips, from silhouettes",
         ("silhouette", "person", "action"),
         partial(read_weizmann, videos=False),
-        budget="short",
+        budget="films",
     ),
     "w27": Experiment(
         "27 wide clips of six actions, from video",
