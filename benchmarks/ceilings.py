@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from benchmarks.spirals import ROOT, commit
 from weft.experiments.runner import write_json
 from weft.experiments.tasks import structural_similarity
-from weft.experiments.weizmann import WeizmannJob, clips_of
+from weft.experiments.weizmann_fits import WeizmannJob, clips_of
 from weft.networks import ImageDecoder, ImageFeatures
 
 OUT = ROOT / "results" / "ceilings.json"

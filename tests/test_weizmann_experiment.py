@@ -15,14 +15,15 @@ from weft import Sequences
 from weft.cli import app
 from weft.experiments import weizmann, weizmann_steps, weizmann_weak
 from weft.experiments.tasks import VIDEO_TASKS
-from weft.experiments.weizmann import (
+from weft.experiments.weizmann import run_weizmann
+from weft.experiments.weizmann_budgets import BUDGETS
+from weft.experiments.weizmann_fits import (
     EXPERIMENTS,
     WeizmannJob,
     clips_of,
     declare,
-    run_weizmann,
+    steps_made,
 )
-from weft.experiments.weizmann_budgets import BUDGETS
 from weft.experiments.weizmann_images import move_images
 from weft.networks import FilmFeatures
 
@@ -184,10 +185,10 @@ def test_the_experiment_runs_in_small(data, tmp_path, monkeypatch):
 
 def test_a_fit_counts_the_steps_it_made_and_times_them(data, tmp_path):
     job = WeizmannJob("w36", "bfvi", 0, data / "weizmann", tmp_path, "quick", steps=6)
-    assert weizmann.steps_made(tmp_path / job.name) == 0
-    run = weizmann.run_weizmann(job)
+    assert steps_made(tmp_path / job.name) == 0
+    run = run_weizmann(job)
     assert run["seconds"] == pytest.approx(run["steps"] * run["seconds_per_step"])
-    assert weizmann.steps_made(tmp_path / job.name) == run["steps"]
+    assert steps_made(tmp_path / job.name) == run["steps"]
 
 
 def test_learning_from_unlabelled_clips_runs_in_small(data, tmp_path):

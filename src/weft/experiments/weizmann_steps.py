@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.experiments.runner import run_jobs, write_json
 from weft.experiments.tasks import VIDEO_TASKS
-from weft.experiments.weizmann import (
-    EXPERIMENTS,
-    WeizmannJob,
-    budget_of,
-    run_weizmann,
-    summarise,
-)
+from weft.experiments.weizmann import run_weizmann, summarise
+from weft.experiments.weizmann_fits import EXPERIMENTS, WeizmannJob, budget_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

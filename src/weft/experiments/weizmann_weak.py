@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.experiments.runner import run_jobs, write_json
-from weft.experiments.weizmann import EXPERIMENTS, WeizmannJob, budget_of, run_weizmann
+from weft.experiments.weizmann import run_weizmann
+from weft.experiments.weizmann_fits import EXPERIMENTS, WeizmannJob, budget_of
 from weft.plots import draw_seeds
 
 if TYPE_CHECKING:
