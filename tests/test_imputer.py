@@ -40,6 +40,16 @@ def test_tables_come_back_as_tables():
     assert not filled.isna().any().any()
 
 
+def test_gaps_lie_at_the_level_of_their_series():
+    rng = np.random.default_rng(0)
+    who = np.repeat(np.arange(30), 20)
+    truth = rng.normal(size=30)[who] + 0.1 * rng.normal(size=len(who))
+    lost = rng.random(len(who)) < 0.3
+    frame = pd.DataFrame({"who": who, "a": np.where(lost, np.nan, truth)})
+    filled = Imputer(id="who", latent=2, hidden=4, training=SHORT, samples=5).fit_transform(frame)
+    assert np.square(filled["a"] - truth)[lost].mean() < 0.04 * truth.var()
+
+
 def test_it_works_in_a_pipeline():
     pipeline = make_pipeline(StandardScaler(), small())
     filled = pipeline.fit_transform(holes())

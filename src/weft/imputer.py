@@ -28,7 +28,8 @@ class Imputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Fill the gaps of time series: rows are steps, columns are streams.
 
     Tables come back as tables of the same library, with the same rows, index and columns. Arrays
-    ``(row, column)`` come back as arrays; their rows are one sequence, in order.
+    ``(row, column)`` come back as arrays; their rows are one sequence, in order. Columns of numbers
+    have levels (`Modality`): what predictions are off by around a gap is expected in it, too.
 
     Parameters
     ----------
@@ -87,7 +88,10 @@ class Imputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             data = Sequences.from_frame(
                 X, id=self.id, time=self.time, step=self.step, combine=self.combine
             )
-        self.model_ = MDMM(infer_modalities(data), self.latent, self.hidden)
+        modalities = infer_modalities(data)
+        for modality in modalities:
+            modality.level = modality.categories is None
+        self.model_ = MDMM(modalities, self.latent, self.hidden)
         training = self.training or TrainingConfig()
         self.model_.fit(data, training=training, seed=self.seed, progress=False)
         self.n_features_in_ = X.shape[1]
