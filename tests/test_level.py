@@ -96,11 +96,11 @@ def test_offsets_leave_the_spread_alone_and_shares_are_taken_of_it():
     share = torch.rand(5, 2, 3)
     narrow = Normal().distribution(Normal().narrowed(raw, share), (2, 3))
     torch.testing.assert_close(narrow.mean.mean(0), before.mean.mean(0))
-    for after, whole in (
+    for left, whole in (
         (narrow.variance, before.variance),
         (narrow.mean.var(0), before.mean.var(0)),
     ):
-        torch.testing.assert_close(after, (1 - share) * whole, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(left, (1 - share) * whole, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("samples", [0, 7])
