@@ -93,13 +93,14 @@ def _closest(lags: Array, correlations: Array, weights: Array) -> tuple[Array, A
     weighted sum of squares.
     """
     powers = DECAYS[:, None] ** lags
-    ones, mixed, squares = (weights.sum(0), powers @ weights, np.square(powers) @ weights)
+    ones, mixed, squares = weights.sum(0), powers @ weights, np.square(powers) @ weights
     wanted, faded = (weights * correlations).sum(0), powers @ (weights * correlations)
     level_alone = np.broadcast_to(np.maximum(wanted, 0) / np.maximum(ones, TINY), faded.shape)
     fading_alone = np.maximum(faded, 0) / np.maximum(squares, TINY)
     determinant = np.maximum(ones * squares - np.square(mixed), TINY)
-    level = np.stack([(squares * wanted - mixed * faded) / determinant, level_alone, 0 * faded])
-    fading = np.stack([(ones * faded - mixed * wanted) / determinant, 0 * faded, fading_alone])
+    none = np.zeros_like(faded)
+    level = np.stack([(squares * wanted - mixed * faded) / determinant, level_alone, none])
+    fading = np.stack([(ones * faded - mixed * wanted) / determinant, none, fading_alone])
     losses = ones * level**2 + 2 * mixed * level * fading + squares * fading**2
     losses = losses - 2 * (wanted * level + faded * fading)
     losses[(level < 0) | (fading < 0)] = np.inf
@@ -114,21 +115,19 @@ def _meet(errors: Array, level: Array, fading: Array, decay: Array) -> tuple[Arr
 
     The prior, which is in both, is divided out.
     """
-    known = np.isfinite(errors)
+    errors, known = np.nan_to_num(errors), np.isfinite(errors)
     white = np.maximum(1 - level - fading, LEAST)
-    level, fading = np.maximum(level, LEAST), np.maximum(fading, LEAST)
-    prior = np.stack([level, fading], -1)
-    process = (white, prior, decay)
-    before = _predict(np.nan_to_num(errors), known, *process)
-    after = (part[::-1] for part in _predict(np.nan_to_num(errors[::-1]), known[::-1], *process))
+    prior = np.maximum(np.stack([level, fading], -1), LEAST)
     precision, information = -np.eye(2) / prior[:, None], np.zeros(2)
-    for mean, covariance in (before, tuple(after)):
+    for way in (slice(None), slice(None, None, -1)):
+        found = _predict(errors[way], known[way], white, prior, decay)
+        mean, covariance = (part[way] for part in found)
         inverse = _inverse(covariance)
         precision = precision + inverse
         information = information + (inverse @ mean[..., None])[..., 0]
     covariance = _inverse(precision)
     expected = (covariance.sum(-2) * information).sum(-1)
-    return expected, np.clip(level + fading - covariance.sum((-1, -2)), 0, 1 - LEAST)
+    return expected, np.clip(prior.sum(-1) - covariance.sum((-1, -2)), 0, 1 - LEAST)
 
 
 def _predict(
