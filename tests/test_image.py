@@ -1,5 +1,6 @@
 """Images: the supplement's networks, and statistics that only observed frames enter."""
 
+import copy
 import logging
 import math
 import os
@@ -293,3 +294,28 @@ def test_a_failed_step_leaves_no_trace_in_the_statistics(caplog):
     assert "Back to the last good state" in caplog.text
     for name, buffer in statistics(failing.module).items():
         assert torch.equal(buffer, before[name])
+
+
+def test_a_decoder_starts_at_the_mean_of_what_was_observed():
+    frames = np.zeros((2, 3, 2, 8, 8))
+    frames[:, :, 0, :2] = 1.0  # a quarter of the first channel is lit, nothing of the second
+    frames[0, 1] = np.nan
+    train = Sequences.from_arrays({"video": frames})
+    module = BFVI([video(channels=2)], 4, 2)
+    before = copy.deepcopy(module.model.decoders[0].state_dict())
+    module.model.start(train.columns)
+    after = module.model.decoders[0].state_dict()
+    changed = [name for name in after if not torch.equal(before[name], after[name])]
+    assert len(changed) == 1
+    pixels = 5 * 8 * 8
+    means = torch.tensor([(pixels / 4 + 0.5) / (pixels + 1), 0.5 / (pixels + 1)])
+    torch.testing.assert_close(torch.sigmoid(after[changed[0]]), means)
+
+
+def test_a_decoder_of_ones_own_starts_as_it_is():
+    own = ImageDecoder(4, 1, 8)
+    module = BFVI([video(decoder=own)], 4, 2)
+    before = copy.deepcopy(own.state_dict())
+    module.model.start(Sequences.from_arrays({"video": np.zeros((1, 2, 1, 8, 8))}).columns)
+    after = own.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in after)

@@ -172,6 +172,7 @@ class MDMM:
         train = self._read(data)
         roles = None if train.table is None else train.table.reading
         scaling = Scaling.fit(self.modalities, train)
+        module.model.start(train.columns)
         held_out = None if validation is None else scaling.apply(self._read(validation))
         with progress_bar("fit", progress) as update:
 

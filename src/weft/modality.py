@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.columns import DataError, Field
+from weft.columns import Column, DataError, Field
 from weft.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Pixels
 from weft.networks import (
     Embedding,
@@ -251,6 +252,18 @@ class Modality:
                 f"{what} gives {found} numbers per step, but {self.likelihood} needs {outputs}."
             )
         return self.decoder
+
+    def start(self, decoder: nn.Module, column: Column) -> None:
+        """Let a built-in decoder of images start at each channel's mean in training data.
+
+        Numbers are standardised instead. The mean counts one more pixel, half lit, so that a
+        channel without light has a start as well.
+        """
+        if self.decoder is not None or not isinstance(decoder, ImageDecoder):
+            return
+        axes = (0, 2, 3)
+        lit, seen = column.values.sum(axes, dtype=np.float64), column.observed.sum(axes)
+        decoder.start(self.likelihood.link(torch.as_tensor((lit + 0.5) / (seen + 1))))
 
 
 def infer_modalities(data: Sequences) -> list[Modality]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from weft.columns import Field
+from weft.columns import Column, Field
 from weft.gaussian import STD_FLOOR, Gaussian, positive_std
 from weft.modality import Modality
 from weft.networks import GatedTransition
@@ -69,6 +69,11 @@ class MarkovModel(nn.Module):
         if not one_way:
             self.backward_factor = GatedTransition(latent, hidden)
         self.decoders = nn.ModuleList(m.build_decoder(latent, hidden) for m in modalities)
+
+    def start(self, columns: Mapping[str, Column]) -> None:
+        """Let decoders start where training data lie; see `Modality.start`."""
+        for modality, decoder in zip(self.modalities, self.decoders, strict=True):
+            modality.start(decoder, columns[modality.name])
 
     @property
     def names(self) -> tuple[str, ...]:

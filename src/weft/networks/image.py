@@ -128,6 +128,12 @@ class ImageDecoder(nn.Module):
             nn.Flatten(),
         )
 
+    @torch.no_grad()
+    def start(self, raw: Tensor) -> None:
+        """Let images lie around raw numbers ``(channels,)`` before anything is learned."""
+        last: Any = self.layers[-3]
+        last.bias.copy_(raw)
+
     def forward(self, z: Tensor) -> Tensor:
         """Map ``(rows, latent)`` to ``(rows, channels · size²)``."""
         kernels = _compiled(self, z)
