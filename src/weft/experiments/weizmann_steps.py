@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LENGTHS", "reproduce_weizmann_steps"]
 
-LENGTHS = (None, 3000, 6000)
-"""Steps of the fits; the first has the budget's."""
+LENGTHS = (375, 750, None)
+"""Steps of the fits; the last has the budget's."""
 
 
 def draw(summary: Mapping[str, Any], title: str) -> Figure:
