@@ -9,9 +9,10 @@ from benchmarks.real.physionet_data import GROUPS, HOURS, Split, Stays
 from benchmarks.real.utd import clip_labels, stretched, tables
 from benchmarks.real.utd_data import ACTIONS, binned
 from benchmarks.real.utd_tasks import LABELS, VALUES, Clips, Filled, errors
-from benchmarks.real.utd_vary import rotations, vary, warped
+from benchmarks.real.utd_vary import between, rotations, vary, walk
 
 from weft import Sequences
+from weft.columns import Column
 
 NAN = np.nan
 GAPS = np.array([[[NAN, 1.0], [2.0, NAN], [NAN, NAN], [4.0, NAN]]])
@@ -191,13 +192,26 @@ def test_a_varied_clip_is_another_body_s_at_another_pace_and_of_the_same_action(
     assert not varied.columns["skeleton"].values.any()  # nothing was known of it
 
 
-def test_a_changing_pace_takes_steps_in_order_from_first_to_last():
-    taken = warped(50, np.array([2.0, -1.0, 0.5, 0.0]))
-    assert taken[0] == 0
-    assert taken[-1] == 49
-    assert (np.diff(taken) >= 0).all()
-    np.testing.assert_array_equal(warped(50, np.zeros(4)), np.arange(50))
-    np.testing.assert_array_equal(warped(1, np.ones(4)), [0])
+def test_a_changing_pace_walks_from_first_to_last_row_of_every_clip():
+    data = few_clips()
+    place, speed = walk(data, np.array([[2.0, -1.0, 0.5, 0.0]] * len(data)))
+    for first, steps in zip(data.starts, data.lengths, strict=True):
+        own = place[first : first + steps]
+        assert own[0] == first
+        assert own[-1] == first + steps - 1
+        np.testing.assert_allclose(np.diff(own), speed[first + 1 : first + steps])
+    place, speed = walk(data, np.zeros((len(data), 4)))
+    np.testing.assert_allclose(place, np.arange(data.rows))
+    np.testing.assert_allclose(speed, 1)
+    place, _ = walk(data.segments(1), np.ones((data.rows, 4)))
+    np.testing.assert_array_equal(place, np.arange(data.rows))
+
+
+def test_values_between_rows_lie_on_a_line_if_both_ends_are_known():
+    values, seen = np.array([[0.0], [2.0], [0.0]]), np.array([[True], [True], [False]])
+    found, known = between(Column(values, seen), np.array([0.0, 0.25, 1.0, 1.5]))
+    assert found[:3, 0].tolist() == [0.0, 0.5, 2.0]
+    assert known[:, 0].tolist() == [True, True, True, False]
 
 
 def test_turns_keep_lengths_and_angles():

@@ -35,7 +35,7 @@ DRAWS = 50
 BATCH = 20
 LATENT, HIDDEN, WIDTH = 64, 64, 64
 TRAINING = weft.TrainingConfig(
-    epochs=90,
+    epochs=180,
     batch_size=BATCH,
     learning_rate=4e-3,
     final_rate=0.4,
@@ -44,14 +44,15 @@ TRAINING = weft.TrainingConfig(
     polish=0.0,
     burst=0.6,
     burst_chance=0.5,
-    withhold={"inertial": 0.4, "skeleton": 0.4, "action": 0.8},
+    withhold={"inertial": 0.2, "skeleton": 0.2, "action": 0.8},
 )
 OBJECTIVE = replace(
     FIT,
     filter_weight=0.0,
     smooth_weight=1.0,
     particles=weft.MonteCarlo(5),
-    each_alone=False,
+    each_alone=SENSORS,
+    cross=True,
     temper=1.0,
 )
 PASSES = 30

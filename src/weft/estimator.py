@@ -158,7 +158,7 @@ class MDMM:
             How to train, and what on; the objective's defaults here are `FIT`, not the paper's.
         augment : callable, optional
             ``augment(sequences, generator)`` changes the sequences of every training batch, in the
-            model's (standardised) units: shifts, noise, whatever leaves their meaning.
+            units of ``data``: shifts, turns, noise, whatever leaves their meaning.
         seed : int
             Same seed, same machine: same weights.
         directory : path, optional
@@ -174,6 +174,11 @@ class MDMM:
         scaling = Scaling.fit(self.modalities, train)
         module.model.start(train.columns)
         held_out = None if validation is None else scaling.apply(self._read(validation))
+
+        def changed(batch: Sequences, generator: torch.Generator) -> Sequences:
+            assert augment is not None
+            return scaling.apply(augment(scaling.undo(batch), generator))
+
         with progress_bar("fit", progress) as update:
 
             def watch(share: float, loss: Loss) -> None:
@@ -188,7 +193,7 @@ class MDMM:
                 seed=seed,
                 directory=None if directory is None else Path(directory),
                 watch=watch,
-                augment=augment,
+                augment=None if augment is None else changed,
             )
             try:
                 trainer.run(resume=resume)

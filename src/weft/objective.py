@@ -4,7 +4,7 @@ r"""The multimodal bidirectional training loss (supplement, section of that name
     L = \lambda_f \sum_S L^S_\mathrm{filter} + \lambda_s \sum_S L^S_\mathrm{smooth}
         + \lambda_m \beta\, L_\mathrm{match}
 
-over the subsets S = all modalities together and each alone, where
+over the subsets S = all modalities together and each alone (or some), where
 
 .. math::
     L^S_\mathrm{filter} &= \sum_t -\mathbb{E} \sum_{m \in S} \lambda_m \log p(x^m_t | z_t)
@@ -14,7 +14,8 @@ over the subsets S = all modalities together and each alone, where
     L_\mathrm{match} &= \mathrm{KL}(p(z) \| \mathbb{E}\, p(z_t | z_{t-1}))
         + \mathrm{KL}(p(z) \| \mathbb{E}\, p(z_t | z_{t+1}))
 
-Sums over time are averaged over the real steps of the batch.
+Sums over time are averaged over the real steps of the batch. With ``cross`` sums over m run over
+all modalities, so that a subset is asked for what it does not see, too.
 
 Which chains there are is the method's to say. The above is BFVI; a recurrent method has one chain,
 whose negative ELBO is the whole loss, by default for all modalities together only.
@@ -22,6 +23,7 @@ whose negative ELBO is the whole loss, by default for all modalities together on
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -52,9 +54,13 @@ class ObjectiveConfig:
         smoothing chain; a method with one chain trains it at weight 1.
     particles, match_particles : Particles
         Points of the backward filter (K_b) and of prior matching (K_p).
-    each_alone : bool, optional
+    each_alone : bool or names, optional
         Whether to add the losses of each modality alone to that of all together (the multimodal
-        paradigm). Not given: as the method was published, so yes for BFVI, no for recurrent ones.
+        paradigm), or the names of those to add. Not given: as the method was published, so yes for
+        BFVI, no for recurrent ones.
+    cross : bool
+        Whether every subset is asked for all modalities, and not only for those that it sees, so
+        that each step of training practises to tell any modality from any other.
     most_subsets : int
         With many modalities, score all together and a random handful of single ones, reweighted
         so that the loss is the same on average; never more subsets than this.
@@ -80,7 +86,8 @@ class ObjectiveConfig:
     match_weight: float = 0.01
     particles: Particles = MonteCarlo(25)
     match_particles: Particles = MonteCarlo(50)
-    each_alone: bool | None = None
+    each_alone: bool | Collection[str] | None = None
+    cross: bool = False
     most_subsets: int = 8
     frames: float = 1.0
     free_bits: float = 0.0
@@ -148,20 +155,26 @@ class Objective(nn.Module):
 
     def _subsets(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Membership ``(subset, modality)`` and weight ``(subset,)`` of what is scored."""
-        device = self.module.model.prior_mean.device
-        count = len(self.module.model.names)
-        everything = torch.ones(1, count, dtype=torch.bool)
-        each_alone = self.config.each_alone
-        if each_alone is None:
-            each_alone = self.module.each_alone
-        if count == 1 or not each_alone:
-            return everything.to(device), torch.ones(1, device=device)
-        singles = torch.eye(count, dtype=torch.bool)
+        model = self.module.model
+        device = model.prior_mean.device
+        everything = torch.ones(1, len(model.names), dtype=torch.bool)
+        singles = torch.eye(len(model.names), dtype=torch.bool)[self._alone()]
+        count = len(singles)
         few = min(count, max(self.config.most_subsets - 1, 1))
         if few < count:
             singles = singles[torch.randperm(count, generator=generator)[:few]]
-        weights = torch.tensor([1.0] + [count / few] * few)
+        weights = torch.ones(1 + few)
+        weights[1:] = count / max(few, 1)
         return torch.cat([everything, singles]).to(device), weights.to(device)
+
+    def _alone(self) -> list[int]:
+        """Positions of the modalities whose losses alone are added."""
+        model, chosen = self.module.model, self.config.each_alone
+        if chosen is None:
+            chosen = self.module.each_alone
+        if len(model.names) == 1 or chosen is False:
+            return []
+        return [model.position(name) for name in (model.names if chosen is True else chosen)]
 
     def _terms(
         self,
@@ -186,7 +199,7 @@ class Objective(nn.Module):
         # (chain, time, subset, batch, latent) to rows of (time, batch), so that one index takes all
         latents = latents.permute(1, 3, 0, 2, 4).flatten(0, 1)
         for i, modality in enumerate(self.module.model.modalities):
-            scored = members[:, i].nonzero()[:, 0]
+            scored = (members[:, i] | self.config.cross).nonzero()[:, 0]
             if modality.name not in target.values or not len(scored):
                 continue
             rows, multiplier = self._rows(modality, target, generator)

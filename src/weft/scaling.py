@@ -65,6 +65,13 @@ class Scaling:
             return column
         return column.rescale(self.scales[name].shift, self.scales[name].scale)
 
+    def undo(self, data: Sequences) -> Sequences:
+        """Bring data back into the user's units."""
+        columns = dict(data.columns)
+        for name, scale in self.scales.items():
+            columns[name] = columns[name].rescale(-scale.shift / scale.scale, 1 / scale.scale)
+        return replace(data, columns=columns)
+
     def log_volume(self, data: Sequences) -> Array:
         """``Σ log scale`` over the observed entries of each sequence.
 
