@@ -259,6 +259,29 @@ def test_a_fit_starts_from_scratch_and_repeats():
         assert torch.equal(old, new)
 
 
+def test_a_fit_augments_in_the_user_s_units():
+    data = make_data(scale=1000.0, shift=5000.0)
+    seen = []
+
+    def watch(batch, generator):
+        seen.append(batch)
+        return batch
+
+    def fit(augment):
+        model = MDMM(declare(), 2, 4)
+        return model.fit(data, training=QUICK, augment=augment, progress=False)
+
+    watched, plain, hidden = fit(watch), fit(None), fit(lambda batch, _: batch.hide("wave"))
+    for name in data.names:
+        shown = np.concatenate([batch.columns[name].values for batch in seen])
+        observed = np.concatenate([batch.columns[name].observed for batch in seen])
+        column = data.columns[name]
+        wanted = np.sort(column.values[column.observed])
+        np.testing.assert_allclose(np.sort(shown[observed])[:: QUICK.epochs], wanted, rtol=1e-9)
+    assert watched.score(data) == pytest.approx(plain.score(data), rel=1e-4)
+    assert hidden.score(data) < plain.score(data)
+
+
 def test_a_refused_fit_leaves_the_model_as_it_was(tmp_path):
     model = MDMM(declare(), 2, 4).fit(DATA, training=QUICK, progress=False)
     before = model.score(DATA)

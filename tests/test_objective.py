@@ -1,5 +1,7 @@
 """The loss equals its textbook form, and its options do what they say."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -34,30 +36,47 @@ def as_tensors(data):
     ]
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize(
-    ("lengths", "missing"), [((6, 3, 5), 0.0), ((6, 3, 5), 0.5), ((1, 2), 0.3), ((4,), 1.0)]
-)
-def test_value_and_gradients_equal_the_textbook(beta, lengths, missing):
+def check_against_the_textbook(config, subsets, lengths, missing, beta):
     module = make()
     target = scalar_data(1, lengths, missing=missing)
     inputs = delete_bursts(target, 0.3, torch.Generator().manual_seed(2))
-    objective = Objective(module, EXACT)
-    loss = objective(
+    loss = Objective(module, config)(
         module.batch(inputs),
         torch.Generator().manual_seed(7),
         module.batch(target),
         Temperature(beta),
     )
     noise = torch.randn(
-        (2, max(lengths), 4, len(lengths), 2),
+        (2, max(lengths), subsets, len(lengths), 2),
         generator=torch.Generator().manual_seed(7),
         dtype=torch.float64,
     )
-    plain = textbook_loss(module, as_tensors(inputs), as_tensors(target), noise, EXACT, beta)
+    plain = textbook_loss(module, as_tensors(inputs), as_tensors(target), noise, config, beta)
     torch.testing.assert_close(loss.total, plain, rtol=1e-8, atol=1e-8)
     if plain.requires_grad:
         assert_same_gradients(module, loss.total, plain, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+    ("lengths", "missing"), [((6, 3, 5), 0.0), ((6, 3, 5), 0.5), ((1, 2), 0.3), ((4,), 1.0)]
+)
+def test_value_and_gradients_equal_the_textbook(beta, lengths, missing):
+    check_against_the_textbook(EXACT, 4, lengths, missing, beta)
+
+
+@pytest.mark.parametrize("alone", [None, ("m2", "m0"), ()])
+@pytest.mark.parametrize("cross", [False, True])
+def test_some_subsets_may_be_asked_for_everything(alone, cross):
+    config = replace(EXACT, each_alone=alone, cross=cross)
+    check_against_the_textbook(config, 4 if alone is None else 1 + len(alone), (6, 3), 0.5, 0.3)
+
+
+def test_a_modality_to_score_alone_must_be_one_of_the_model():
+    module = make()
+    objective = Objective(module, ObjectiveConfig(each_alone=["m1", "other"]))
+    with pytest.raises(ValueError, match="no modality 'other'"):
+        objective(module.batch(scalar_data(1, (3,))), torch.Generator())
 
 
 def test_terms_add_up_to_the_total():

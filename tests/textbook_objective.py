@@ -78,7 +78,8 @@ def textbook_loss(module, inputs, targets, noise, config, beta):
     model = module.model
     prior = prior_of(model)
     names = model.names
-    subsets = [list(names), *([name] for name in names)]
+    alone = names if config.each_alone is None else config.each_alone
+    subsets = [list(names), *([name] for name in alone)]
     steps = sum(len(next(iter(x.values()))) for x in targets)
     filtering = smoothing = 0.0
     for s, subset in enumerate(subsets):
@@ -95,7 +96,7 @@ def textbook_loss(module, inputs, targets, noise, config, beta):
 
             def emission(t, z, subset=subset, full=full):
                 total = 0.0
-                for name in subset:
+                for name in names if config.cross else subset:
                     if not full[name][t].isnan():
                         weight = model.modalities[names.index(name)].weight
                         decoder = model.decoders[names.index(name)]
