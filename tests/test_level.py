@@ -1,5 +1,7 @@
 """Levels: what predictions are off by where there are observations is expected elsewhere, too."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from weft import (
     TrainingConfig,
     load,
 )
+from weft.levels import meet
 
 NAN = float("nan")
 LENGTHS = (6, 9, 4)
@@ -55,12 +58,28 @@ def pair():
     return plain, levelled
 
 
-def expect(model, data, mean):
-    """Errors that a model expects after its own predictions, in the user's units; and shares."""
-    scale = model._fitted().scales["wave"].scale
-    errors = (data.padded("wave") - mean) / scale
-    expected, share = model._errors["wave"].expect(errors.swapaxes(0, 1))
-    return scale * expected.swapaxes(0, 1), share.swapaxes(0, 1)
+def views(pair, data, ask):
+    """Means and deviations, in the user's units, that errors say of two kinds of predictions.
+
+    Those from everything that was observed, and those from the lamp alone.
+    """
+    plain, levelled = pair
+    scale = plain._fitted().scales["wave"].scale
+    for errors, given in zip(
+        vars(levelled._errors["wave"]).values(), (data, data.hide("wave")), strict=True
+    ):
+        found = ask(plain, given)["wave"]
+        off = (data.padded("wave") - found.mean) / scale
+        expected, share = (x.swapaxes(0, 1) for x in errors.expect(off.swapaxes(0, 1)))
+        yield found.mean + scale * expected, found.std * np.sqrt(1 - share)
+
+
+def together(pair, data, ask):
+    """Both of them, each by its precision; their deviations add up, since they err together."""
+    (mean, std), (other, its_std) = views(pair, data, ask)
+    precision, its = std**-2, its_std**-2
+    total = precision + its
+    return (precision * mean + its * other) / total, (precision * std + its * its_std) / total
 
 
 @pytest.mark.parametrize("likelihood", [Normal(), StudentT(), Bernoulli(), Pixels(), Poisson()])
@@ -105,25 +124,43 @@ def test_offsets_leave_the_spread_alone_and_shares_are_taken_of_it():
 
 @pytest.mark.parametrize("samples", [0, 7])
 def test_numbers_move_by_the_errors_expected_of_them(pair, samples):
-    plain, levelled = pair
+    def ask(model, data):
+        return model.sequence(data, samples=samples)
+
+    plain, _ = pair
     data = waves(shift=2.0)
-    before, after = (model.sequence(data, samples=samples)["wave"] for model in pair)
-    wanted, _ = expect(levelled, data, before.mean)
-    assert np.abs(wanted[:2]).max() > 0.5
-    assert (wanted[2] == 0).all()  # nothing was seen
-    np.testing.assert_allclose(after.mean, before.mean + wanted, rtol=1e-4, atol=1e-4)
+    before, after = (ask(model, data)["wave"] for model in pair)
+    wanted, _ = together(pair, data, ask)
+    assert np.nanmax(np.abs(wanted - before.mean)[:2]) > 0.5
+    np.testing.assert_allclose(after.mean, wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(after.mean[2], before.mean[2], rtol=1e-5)  # nothing was seen
     assert plain._errors == {}
 
 
 @pytest.mark.parametrize("samples", [0, 7])
 def test_bands_get_narrower_by_what_is_known(pair, samples):
-    _, levelled = pair
+    def ask(model, data):
+        return model.sequence(data, samples=samples)
+
     data = waves(shift=2.0)
-    before, after = (model.sequence(data, samples=samples)["wave"] for model in pair)
-    wanted, share = expect(levelled, data, before.mean)
-    np.testing.assert_allclose(after.std, np.sqrt(1 - share) * before.std, rtol=1e-3)
-    moved = wanted + (before.quantile(0.1) - before.mean) * after.std / before.std + before.mean
+    before, after = (ask(model, data)["wave"] for model in pair)
+    mean, std = together(pair, data, ask)
+    np.testing.assert_allclose(after.std, std, rtol=1e-3)
+    moved = mean + (before.quantile(0.1) - before.mean) * std / before.std
     np.testing.assert_allclose(after.quantile(0.1), moved, rtol=1e-3, atol=1e-3)
+
+
+def test_two_views_are_never_surer_than_the_surer_of_them():
+    std, other = (torch.rand(100, dtype=torch.float64) + 0.1 for _ in range(2))
+    mean, theirs = torch.randn(2, 100, dtype=torch.float64)
+    met, deviation = meet((mean, std), (theirs, other))
+    assert (deviation >= torch.minimum(std, other)).all()
+    assert (deviation <= torch.maximum(std, other)).all()
+    for one, two in (((mean, std), (theirs, other)), ((theirs, other), (mean, std))):
+        torch.testing.assert_close(meet(one, two), (met, deviation))
+    torch.testing.assert_close(meet((mean, std), (mean, std)), (mean, std))
+    sure, _ = meet((mean, 1e-9 * std), (theirs, other))
+    torch.testing.assert_close(sure, mean)
 
 
 def test_other_likelihoods_move_by_one_offset_per_sequence(pair):
@@ -139,6 +176,41 @@ def test_other_likelihoods_move_by_one_offset_per_sequence(pair):
         np.testing.assert_allclose(after[i, :steps], torch.sigmoid(odds), rtol=1e-4)
 
 
+def test_a_sensor_that_dies_stays_as_far_off_as_it_was():
+    """One that reads another's number plus an offset of each sequence, and has learned little."""
+    rng = np.random.default_rng(0)
+    number = rng.normal(size=(40, 12, 1))
+    data = {"one": number, "other": number + rng.normal(scale=5.0, size=(40, 1, 1))}
+    died = np.where(np.arange(12)[:, None] < 6, data["other"], NAN)
+    errors = []
+    for level in (False, True):
+        model = MDMM([Modality("one"), Modality("other", level=level)], latent=2, hidden=4)
+        model.fit(data, training=TrainingConfig(epochs=3), progress=False)
+        found = model.smooth({**data, "other": died}, samples=20)["other"].mean
+        errors.append(np.sqrt(np.square(found - data["other"])[:, 6:].mean()))
+    assert errors[0] > 3
+    assert errors[1] < 1.5
+
+
+def test_errors_are_learned_from_varied_sequences():
+    """So a model that was shown shifted sequences knows that shifts stay."""
+
+    def shifted(data, generator):
+        column = data.columns["wave"]
+        shifts = 5 * torch.randn(len(data), generator=generator, dtype=torch.float64).numpy()
+        values = column.values + shifts[data.sequence_of_row, None]
+        return replace(data, columns={"wave": replace(column, values=values)})
+
+    data = {"wave": np.random.default_rng(0).normal(size=(50, 12, 1))}
+    level = {}
+    for augment in (None, shifted):
+        model = MDMM([Modality("wave", level=True)], latent=2, hidden=4)
+        model.fit(data, training=TrainingConfig(epochs=1), augment=augment, progress=False)
+        level[augment] = model._errors["wave"].others.level.item()
+    assert level[None] < 0.3
+    assert level[shifted] > 0.8
+
+
 def test_draws_move_along(pair):
     data = waves(shift=2.0)
     before, after = (model.sequence(data)["wave"] for model in pair)
@@ -147,16 +219,12 @@ def test_draws_move_along(pair):
 
 
 def test_forecasts_and_backcasts_know_what_was_observed(pair):
-    _, levelled = pair
     data = waves(shift=2.0)
     longer = data.extend(after=2)
-    plain_mean = pair[0].smooth(longer, samples=20)["wave"].mean
-    wanted, _ = expect(levelled, longer, plain_mean)
+    wanted, _ = together(pair, longer, lambda model, given: model.smooth(given, samples=20))
     ahead = [model.forecast(data, 2, samples=20)["wave"].mean for model in pair]
     for i, steps in enumerate(LENGTHS):
-        np.testing.assert_allclose(
-            ahead[1][i], ahead[0][i] + wanted[i, steps : steps + 2], rtol=1e-4, atol=1e-4
-        )
+        np.testing.assert_allclose(ahead[1][i], wanted[i, steps : steps + 2], rtol=1e-4, atol=1e-4)
     back = [model.backcast(data, 2, samples=20)["wave"].mean for model in pair]
     assert np.abs(back[1] - back[0])[:2].min() > 0.05
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,7 +16,7 @@ from weft.batch import Batch
 from weft.bookkeeping import Epoch
 from weft.bounds import importance_bound
 from weft.columns import Array, Column, DataError
-from weft.errors import Errors
+from weft.errors import Errors, Views
 from weft.frames import Roles, read_table
 from weft.gaussian import Gaussian
 from weft.inference import Method, build
@@ -44,6 +45,7 @@ FIT = ObjectiveConfig(filter_weight=0.2, smooth_weight=0.8, particles=Cubature()
 """What `MDMM.fit` minimises by default; ``ObjectiveConfig()`` is the paper's."""
 MOST_SEQUENCES, MOST_ERRORS = 1000, 2**24
 """Training sequences, and numbers of them, looked at again to learn how long errors last."""
+ERRORS = 4  # a key of the random streams, beside those of training
 
 
 class NotFittedError(RuntimeError):
@@ -101,7 +103,7 @@ class MDMM:
         self.roles: Roles | None = None
         self.history: list[Epoch] = []
         self._scaling: Scaling | None = None
-        self._errors: dict[str, Errors] = {}
+        self._errors: dict[str, Views] = {}
         self._module = self._build(seed=0)
 
     def _build(self, seed: int) -> Method:
@@ -207,10 +209,14 @@ class MDMM:
     def _adopt(self, trainer: Trainer, scaling: Scaling) -> None:
         self._module, self._scaling = trainer.module, scaling
         self.history = trainer.history
-        self._errors = self._learn_errors(trainer.whole)
+        self._errors = self._learn_errors(trainer)
 
-    def _learn_errors(self, train: Sequences) -> dict[str, Errors]:
-        """Learn how long errors of numbers with levels last, from some training sequences."""
+    def _learn_errors(self, trainer: Trainer) -> dict[str, Views]:
+        """Learn how long errors of numbers with levels last, from some training sequences.
+
+        Training may have varied them, and made of every one many that differ in their levels.
+        """
+        train = trainer.whole
         found = {}
         for modality in self.module.model.modalities:
             if not (modality.level and modality.likelihood.location_scale):
@@ -218,10 +224,18 @@ class MDMM:
             steps = modality.size * int(train.lengths.max())
             count = int(np.clip(MOST_ERRORS // steps, 1, MOST_SEQUENCES))
             some = train[np.unique(np.linspace(0, len(train) - 1, count).astype(int))]
-            shape = (len(some), int(some.lengths.max()))
-            paths = self._paths(some, 1, seed=0, spread=0.0)
-            expected = Prediction(modality, self.module.model, paths, shape, None, 1, 0).mean
-            found[modality.name] = Errors.estimate(some.padded(modality.name) - expected)
+            if trainer.augment is not None:
+                some = trainer.augment(some, stream(trainer.seed, ERRORS))
+            errors = [self._off(modality, some, x) for x in (some, some.hide(modality.name))]
+            found[modality.name] = Views(*(Errors.estimate(each) for each in errors))
+        return found
+
+    def _off(self, modality: Modality, truth: Sequences, given: Sequences) -> Array:
+        """What MAP sequences are off by, ``(sequence, time, *shape)``."""
+        shape = (len(given), int(given.lengths.max()))
+        paths = self._paths(given, 1, seed=0, spread=0.0)
+        expected = Prediction(modality, self.module.model, paths, shape, None, 1, 0).mean
+        found: Array = truth.padded(modality.name) - expected
         return found
 
     # Inference
@@ -277,7 +291,8 @@ class MDMM:
     def sequence(self, data: Data, *, samples: int = 0, seed: int = 0) -> Sampled:
         """Draw joint latent trajectories; with ``samples=0`` the paper's one MAP sequence."""
         source = self._prepare(data)
-        simulators = self._simulators(source, max(samples, 1), seed, 1.0 if samples else 0.0)
+        spread = 1.0 if samples else 0.0
+        simulators = self._simulators(source, max(samples, 1), seed, spread)
         count, shape = max(samples, 1), (len(source), int(source.lengths.max()))
         latents = np.full((count, *shape, self.latent), np.nan)
         for simulator in simulators:
@@ -285,7 +300,7 @@ class MDMM:
             for t, z in enumerate(simulator.states(count, seed)):
                 inside = np.flatnonzero(t < window.stop)
                 latents[:, window.index[inside], t] = z[:, inside].double().numpy()
-        return Sampled(latents, self._predictions(simulators, source, count, seed))
+        return Sampled(latents, self._predictions(simulators, source, count, seed, spread=spread))
 
     # Tasks
 
@@ -494,6 +509,7 @@ class MDMM:
         seed: int,
         width: int | None = None,
         *,
+        spread: float = 1.0,
         levels: bool = True,
     ) -> dict[str, Prediction]:
         shape = (len(source), int(source.lengths.max()) if width is None else width)
@@ -502,7 +518,8 @@ class MDMM:
             name, level = modality.name, None
             if levels and modality.level:
                 given, errors = source.keep(name), self._errors.get(name)
-                level = Levels(modality, model, simulators, given, errors, samples, seed)
+                others = partial(self._simulators, source.hide(name), samples, seed, spread)
+                level = Levels(modality, model, simulators, others, given, errors, samples, seed)
             found[name] = Prediction(
                 modality, model, simulators, shape, scales.get(name), samples, seed, level
             )
