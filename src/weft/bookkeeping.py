@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,14 @@ class Progress:
     first_loss: float | None = None
     failures: int = 0  # in this epoch
     streak: int = 0  # since the last epoch without any
-    lowest: float | None = None  # mean loss of an epoch, since β is 1
+    risen: bool = False  # far above the first, the last loss
+    lowest: float | None = None  # median loss of an epoch, since β is 1
     best: float | None = None
     stale: int = 0
     stopped: bool = False
     averaged: int = 0  # states in the mean
     sums: dict[str, float] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)  # in this epoch, since a failure
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def rise(self, loss: float) -> float:
@@ -57,8 +60,15 @@ class Progress:
         """Count one step towards the means of its epoch."""
         numbers = {"count": 1.0, "loss": loss.total.item(), "gradient": gradient}
         numbers |= {f"terms/{name}": float(term) for name, term in loss.terms.items()}
+        self.losses.append(numbers["loss"])
         for name, number in numbers.items():
             self.sums[name] = self.sums.get(name, 0.0) + number
+
+    def median(self) -> float:
+        """Close the epoch's losses: their median, which a strange batch does not move."""
+        found = statistics.median(self.losses) if self.losses else math.nan
+        self.losses = []
+        return found
 
     def means(self) -> dict[str, Any]:
         """Close the epoch's means."""

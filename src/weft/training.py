@@ -169,9 +169,11 @@ class Trainer:
         inputs, target = self._pose(data, generator)
         temperature = config.temperature(epoch + progress.position / self.plan[epoch])
         loss, problem = self._loss(inputs, target, generator, temperature)
+        problem = problem or self._risen(loss)
         norm = torch.tensor(math.nan)
         if problem is None:
-            if progress.position == 0 and progress.rise(loss.total.item()) <= TRUSTED:
+            trusted = not progress.risen and progress.rise(loss.total.item()) <= TRUSTED
+            if progress.position == 0 and trusted:
                 self.good = self._copy_state()
             self.optimizer.zero_grad()
             torch.autograd.backward(loss.total)
@@ -215,16 +217,28 @@ class Trainer:
         bad = [name for name, term in loss.terms.items() if not term.isfinite()]
         if bad or not loss.total.isfinite():
             return loss, f"the loss is not finite in {', '.join(bad) or 'its total'}"
-        first = self.progress.first_loss
-        if first is None:
-            self.progress.first_loss = loss.total.item()
-        elif loss.total.item() > first + DIVERGED * max(1.0, abs(first)):
-            largest = max(loss.terms, key=lambda name: float(loss.terms[name]))
-            return loss, (
-                f"the loss rose to {loss.total.item():.3g} from {first:.3g} at the start, "
-                f"most of it in {largest}"
-            )
         return loss, None
+
+    def _risen(self, loss: Loss) -> str | None:
+        """What is wrong with a loss far above the first, if the one before it was so, too.
+
+        A single one is a strange batch, whose gradient is clipped like any other. After two in a
+        row it is the state that is strange.
+        """
+        progress, total = self.progress, loss.total.item()
+        first = total if progress.first_loss is None else progress.first_loss
+        before, progress.risen = progress.risen, total > first + DIVERGED * max(1.0, abs(first))
+        progress.first_loss = first
+        if not progress.risen:
+            return None
+        largest = max(loss.terms, key=lambda name: float(loss.terms[name]))
+        what = (
+            f"the loss rose to {total:.3g} from {first:.3g} at the start, most of it in {largest}"
+        )
+        if before:
+            return what
+        LOGGER.info("At step %d (epoch %d) %s, by itself.", progress.step, progress.epoch, what)
+        return None
 
     def _shorten_gradients(self) -> Tensor:
         """Norm of the gradient, which is scaled down first if its square would overflow."""
@@ -261,6 +275,7 @@ class Trainer:
         progress.failures += 1
         progress.streak += 1
         progress.rate_scale *= 0.5
+        progress.risen, progress.losses = False, []  # those of a state that is undone
         self._restore_state(self.good)
         where = f"At step {progress.step} (epoch {progress.epoch}) {problem}."
         if progress.streak > self.config.most_failures:
@@ -280,7 +295,7 @@ class Trainer:
         progress, config = self.progress, self.config
         progress.epoch, progress.position = progress.epoch + 1, 0
         epoch = progress.epoch
-        validation = self._validate()
+        validation, median = self._validate(), progress.median()
         record = Epoch(
             epoch=epoch,
             step=progress.step,
@@ -296,8 +311,8 @@ class Trainer:
             progress.rate_scale = min(1.0, 2 * progress.rate_scale)
         progress.failures = 0
         settled = config.temperature(epoch).beta >= 1
-        if settled and math.isfinite(record.loss):  # losses compare only once β is 1
-            self._compare(record.loss)
+        if settled and math.isfinite(median):  # losses compare only once β is 1
+            self._compare(median)
         if validation is not None:
             self._judge(validation, settled)
         if config.averaging(epoch):
@@ -318,7 +333,7 @@ class Trainer:
         if lowest is None or loss < lowest:
             progress.lowest = loss
         if rise > COLLAPSED:
-            self._go_back(f"the epoch's mean loss is {loss:.3g}, after {lowest:.3g} before")
+            self._go_back(f"the epoch's median loss is {loss:.3g}, after {lowest:.3g} before")
 
     def _judge(self, validation: float, settled: bool) -> None:
         """Keep the best state; count epochs without a better one."""
