@@ -35,7 +35,7 @@ DRAWS = 50
 BATCH = 20
 LATENT, HIDDEN, WIDTH = 64, 64, 64
 TRAINING = weft.TrainingConfig(
-    epochs=180,
+    epochs=120,
     batch_size=BATCH,
     learning_rate=4e-3,
     final_rate=0.4,
@@ -43,8 +43,8 @@ TRAINING = weft.TrainingConfig(
     anneal=0.3,
     polish=0.0,
     burst=0.6,
-    burst_chance=0.5,
-    withhold={"inertial": 0.2, "skeleton": 0.2, "action": 0.8},
+    burst_chance=0.25,
+    withhold={"action": 0.8},
 )
 OBJECTIVE = replace(
     FIT,

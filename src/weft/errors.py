@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.columns import Array
 
-__all__ = ["Errors", "Views"]
+__all__ = ["Errors"]
 
 LAGS = 20
 """Steps up to which errors are compared."""
@@ -84,22 +84,6 @@ class Errors:
         ]
         expected, explained = (np.concatenate(x, -1) for x in zip(*blocks, strict=True))
         return expected.reshape(errors.shape), explained.reshape(errors.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Views:
-    """How long errors of a modality last, by what its predictions were made from.
-
-    Attributes
-    ----------
-    everything : Errors
-        Of predictions from all that was observed, the modality itself included.
-    others : Errors
-        Of predictions from the other modalities alone.
-    """
-
-    everything: Errors
-    others: Errors
 
 
 def _closest(lags: Array, correlations: Array, weights: Array) -> tuple[Array, Array, Array]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,7 +15,7 @@ from weft.batch import Batch
 from weft.bookkeeping import Epoch
 from weft.bounds import importance_bound
 from weft.columns import Array, Column, DataError
-from weft.errors import Errors, Views
+from weft.errors import Errors
 from weft.frames import Roles, read_table
 from weft.gaussian import Gaussian
 from weft.inference import Method, build
@@ -103,7 +102,7 @@ class MDMM:
         self.roles: Roles | None = None
         self.history: list[Epoch] = []
         self._scaling: Scaling | None = None
-        self._errors: dict[str, Views] = {}
+        self._errors: dict[str, Errors] = {}
         self._module = self._build(seed=0)
 
     def _build(self, seed: int) -> Method:
@@ -211,10 +210,10 @@ class MDMM:
         self.history = trainer.history
         self._errors = self._learn_errors(trainer)
 
-    def _learn_errors(self, trainer: Trainer) -> dict[str, Views]:
+    def _learn_errors(self, trainer: Trainer) -> dict[str, Errors]:
         """Learn how long errors of numbers with levels last, from some training sequences.
 
-        Training may have varied them, and made of every one many that differ in their levels.
+        They are varied as in training, which makes of every one many that differ in their levels.
         """
         train = trainer.whole
         found = {}
@@ -226,16 +225,10 @@ class MDMM:
             some = train[np.unique(np.linspace(0, len(train) - 1, count).astype(int))]
             if trainer.augment is not None:
                 some = trainer.augment(some, stream(trainer.seed, ERRORS))
-            errors = [self._off(modality, some, x) for x in (some, some.hide(modality.name))]
-            found[modality.name] = Views(*(Errors.estimate(each) for each in errors))
-        return found
-
-    def _off(self, modality: Modality, truth: Sequences, given: Sequences) -> Array:
-        """What MAP sequences are off by, ``(sequence, time, *shape)``."""
-        shape = (len(given), int(given.lengths.max()))
-        paths = self._paths(given, 1, seed=0, spread=0.0)
-        expected = Prediction(modality, self.module.model, paths, shape, None, 1, 0).mean
-        found: Array = truth.padded(modality.name) - expected
+            shape = (len(some), int(some.lengths.max()))
+            paths = self._paths(some, 1, seed=0, spread=0.0)
+            expected = Prediction(modality, self.module.model, paths, shape, None, 1, 0).mean
+            found[modality.name] = Errors.estimate(some.padded(modality.name) - expected)
         return found
 
     # Inference
@@ -291,8 +284,7 @@ class MDMM:
     def sequence(self, data: Data, *, samples: int = 0, seed: int = 0) -> Sampled:
         """Draw joint latent trajectories; with ``samples=0`` the paper's one MAP sequence."""
         source = self._prepare(data)
-        spread = 1.0 if samples else 0.0
-        simulators = self._simulators(source, max(samples, 1), seed, spread)
+        simulators = self._simulators(source, max(samples, 1), seed, 1.0 if samples else 0.0)
         count, shape = max(samples, 1), (len(source), int(source.lengths.max()))
         latents = np.full((count, *shape, self.latent), np.nan)
         for simulator in simulators:
@@ -300,7 +292,7 @@ class MDMM:
             for t, z in enumerate(simulator.states(count, seed)):
                 inside = np.flatnonzero(t < window.stop)
                 latents[:, window.index[inside], t] = z[:, inside].double().numpy()
-        return Sampled(latents, self._predictions(simulators, source, count, seed, spread=spread))
+        return Sampled(latents, self._predictions(simulators, source, count, seed))
 
     # Tasks
 
@@ -509,7 +501,6 @@ class MDMM:
         seed: int,
         width: int | None = None,
         *,
-        spread: float = 1.0,
         levels: bool = True,
     ) -> dict[str, Prediction]:
         shape = (len(source), int(source.lengths.max()) if width is None else width)
@@ -518,8 +509,7 @@ class MDMM:
             name, level = modality.name, None
             if levels and modality.level:
                 given, errors = source.keep(name), self._errors.get(name)
-                others = partial(self._simulators, source.hide(name), samples, seed, spread)
-                level = Levels(modality, model, simulators, others, given, errors, samples, seed)
+                level = Levels(modality, model, simulators, given, errors, samples, seed)
             found[name] = Prediction(
                 modality, model, simulators, shape, scales.get(name), samples, seed, level
             )

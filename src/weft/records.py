@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft import likelihoods
-from weft.errors import Errors, Views
+from weft.errors import Errors
 from weft.frames import Roles
 from weft.inference import METHODS, Method
 from weft.likelihoods import Likelihood
@@ -51,7 +51,7 @@ class Usage:
     particles: Particles = Cubature()
     refine: int = 0
     roles: Roles | None = None
-    errors: Mapping[str, Views] = field(default_factory=dict)
+    errors: Mapping[str, Errors] = field(default_factory=dict)
 
 
 def write_model(
@@ -64,8 +64,8 @@ def write_model(
         "refine": usage.refine,
         "particles": {"class": type(usage.particles).__name__, "settings": vars(usage.particles)},
         "errors": {
-            name: {view: _listed(errors) for view, errors in vars(views).items()}
-            for name, views in usage.errors.items()
+            name: {key: value.tolist() for key, value in vars(errors).items()}
+            for name, errors in usage.errors.items()
         },
     }
     write_file(path, KIND, {**header, **more}, tensors)
@@ -125,22 +125,16 @@ def read_model(path: Path, declared: Sequence[Modality] | None) -> ModelRecord:
 def _usage(header: Mapping[str, Any]) -> Usage:
     """Settings of inference; those of the user's own making, and old files, have the default."""
     table, written = header.get("table"), header.get("particles", {})
-    errors = {name: _views(settings) for name, settings in header.get("errors", {}).items()}
+    errors = {
+        name: Errors(**{key: np.array(value) for key, value in settings.items()})
+        for name, settings in header.get("errors", {}).items()
+    }
     roles = None if table is None else Roles(**table)
     usage = Usage(refine=header.get("refine", 0), roles=roles, errors=errors)
     known = {kind.__name__: kind for kind in (Antithetic, Cubature, MonteCarlo)}
     if written.get("class") in known:
         usage = replace(usage, particles=known[written["class"]](**written["settings"]))
     return usage
-
-
-def _listed(errors: Errors) -> dict[str, Any]:
-    return {key: value.tolist() for key, value in vars(errors).items()}
-
-
-def _views(settings: Mapping[str, Any]) -> Views:
-    arrays = ({key: np.array(x) for key, x in each.items()} for each in settings.values())
-    return Views(**{view: Errors(**each) for view, each in zip(settings, arrays, strict=True)})
 
 
 def _describe(modality: Modality) -> dict[str, Any]:
