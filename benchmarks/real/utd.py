@@ -43,7 +43,7 @@ TRAINING = weft.TrainingConfig(
     anneal=0.3,
     polish=0.0,
     burst=0.6,
-    burst_chance=0.25,
+    burst_chance=0.1,
     withhold={"action": 0.8},
 )
 OBJECTIVE = replace(
