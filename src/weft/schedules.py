@@ -68,8 +68,8 @@ class TrainingConfig:
         validation measures imputation even where no complete data exist.
     most_failures : int
         Failures (a loss or gradient that is not finite, or two losses in a row far above the first)
-        without an epoch free of them before training gives up. Each one goes back to the last good state at
-        half the rate; each epoch without one doubles it again, up to the schedule's.
+        without an epoch free of them before training gives up. Each one goes back to the last good
+        state at half the rate; each epoch without one doubles it again, up to the schedule's.
     """
 
     epochs: int = 100
