@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from weft import (
     Sequences,
     TrainingConfig,
 )
+from weft.prediction import _quantiles
 from weft.training import Trainer
 
 LENGTHS = [12, 7, 15, 10, 9, 14, 12, 11]
@@ -119,8 +121,17 @@ def test_quantiles_are_those_of_the_mixture(model):
         below = torch.special.ndtr(at).mean(0).numpy()[inside]
         error = np.sqrt(q * (1 - q) / 2000)
         assert (np.abs(below - q) < 5 * error).all()
+    several = prediction.quantile((0.05, 0.95))
+    np.testing.assert_array_equal(several, [prediction.quantile(q) for q in (0.05, 0.95)])
     with pytest.raises(ValueError, match="between 0 and 1"):
         prediction.quantile(1.5)
+
+
+def test_quantiles_of_draws_are_those_of_numpy():
+    draws = np.random.default_rng(0).normal(size=(23, 4, 2)).astype(np.float32)
+    chances = np.array([0.0, 0.05, 0.5, 0.97, 1.0])
+    expected = np.quantile(draws, chances, axis=0)
+    np.testing.assert_allclose(_quantiles(draws, chances), expected, rtol=1e-5)
 
 
 def test_samples_have_the_predictive_moments(model):
@@ -259,17 +270,19 @@ def test_a_fit_starts_from_scratch_and_repeats():
         assert torch.equal(old, new)
 
 
-def test_a_fit_augments_in_the_user_s_units():
+@pytest.mark.parametrize("how", ["augment", "corrupt"])
+def test_a_fit_changes_batches_in_the_user_s_units(how):
     data = make_data(scale=1000.0, shift=5000.0)
+    training = replace(QUICK, polish=0.0)  # which corrupts in a way of its own
     seen = []
 
     def watch(batch, generator):
         seen.append(batch)
         return batch
 
-    def fit(augment):
+    def fit(change):
         model = MDMM(declare(), 2, 4)
-        return model.fit(data, training=QUICK, augment=augment, progress=False)
+        return model.fit(data, training=training, progress=False, **{how: change})
 
     watched, plain, hidden = fit(watch), fit(None), fit(lambda batch, _: batch.hide("wave"))
     for name in data.names:

@@ -20,6 +20,8 @@ from weft import (
     TrainingConfig,
     load,
 )
+from weft.errors import TRUSTS, closest_trust
+from weft.levels import meet
 
 NAN = float("nan")
 LENGTHS = (6, 9, 4)
@@ -57,12 +59,27 @@ def pair():
     return plain, levelled
 
 
-def expect(model, data, mean):
-    """Errors that a model expects after its own predictions, in the user's units; and shares."""
-    scale = model._fitted().scales["wave"].scale
-    errors = (data.padded("wave") - mean) / scale
-    expected, share = model._errors["wave"].expect(errors.swapaxes(0, 1))
-    return scale * expected.swapaxes(0, 1), share.swapaxes(0, 1)
+def views(pair, data, ask):
+    """Means and deviations, in the user's units, that errors say of two kinds of predictions.
+
+    Those from everything that was observed, and those from the lamp alone.
+    """
+    plain, levelled = pair
+    scale, known = plain._fitted().scales["wave"].scale, levelled._errors["wave"]
+    for errors, given in ((known.everything, data), (known.others, data.hide("wave"))):
+        found = ask(plain, given)["wave"]
+        off = (data.padded("wave") - found.mean) / scale
+        expected, share = (x.swapaxes(0, 1) for x in errors.expect(off.swapaxes(0, 1)))
+        yield found.mean + scale * expected, found.std * np.sqrt(1 - share)
+
+
+def together(pair, data, ask):
+    """Both of them, each by its precision and trust; their deviations add up."""
+    (mean, std), (other, its_std) = views(pair, data, ask)
+    trust = pair[1]._errors["wave"].trust
+    precision, its = (1 - trust) * std**-2, trust * its_std**-2
+    total = precision + its
+    return (precision * mean + its * other) / total, (precision * std + its * its_std) / total
 
 
 @pytest.mark.parametrize("likelihood", [Normal(), StudentT(), Bernoulli(), Pixels(), Poisson()])
@@ -106,26 +123,60 @@ def test_offsets_leave_the_spread_alone_and_shares_are_taken_of_it():
 
 
 @pytest.mark.parametrize("samples", [0, 7])
-def test_numbers_move_by_the_errors_expected_of_them(pair, samples):
+def test_numbers_move_by_the_errors_expected_of_them(pair, samples, monkeypatch):
+    def ask(model, data):
+        return model.sequence(data, samples=samples)
+
     plain, levelled = pair
     data = waves(shift=2.0)
-    before, after = (model.sequence(data, samples=samples)["wave"] for model in pair)
-    wanted, _ = expect(levelled, data, before.mean)
-    assert np.abs(wanted[:2]).max() > 0.5
-    assert (wanted[2] == 0).all()  # nothing was seen
-    np.testing.assert_allclose(after.mean, before.mean + wanted, rtol=1e-4, atol=1e-4)
+    for trust in (levelled._errors["wave"].trust, np.array([0.0, 1.0]), np.array([0.3, 0.6])):
+        errors = replace(levelled._errors["wave"], trust=trust)
+        monkeypatch.setattr(levelled, "_errors", {"wave": errors})
+        before, after = (ask(model, data)["wave"] for model in pair)
+        wanted, _ = together(pair, data, ask)
+        assert np.nanmax(np.abs(wanted - before.mean)[:2]) > 0.5
+        np.testing.assert_allclose(after.mean, wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(after.mean[2], before.mean[2], rtol=1e-5)  # nothing was seen
     assert plain._errors == {}
 
 
 @pytest.mark.parametrize("samples", [0, 7])
 def test_bands_get_narrower_by_what_is_known(pair, samples):
-    _, levelled = pair
+    def ask(model, data):
+        return model.sequence(data, samples=samples)
+
     data = waves(shift=2.0)
-    before, after = (model.sequence(data, samples=samples)["wave"] for model in pair)
-    wanted, share = expect(levelled, data, before.mean)
-    np.testing.assert_allclose(after.std, np.sqrt(1 - share) * before.std, rtol=1e-3)
-    moved = wanted + (before.quantile(0.1) - before.mean) * after.std / before.std + before.mean
+    before, after = (ask(model, data)["wave"] for model in pair)
+    mean, std = together(pair, data, ask)
+    np.testing.assert_allclose(after.std, std, rtol=1e-3)
+    moved = mean + (before.quantile(0.1) - before.mean) * std / before.std
     np.testing.assert_allclose(after.quantile(0.1), moved, rtol=1e-3, atol=1e-3)
+
+
+def test_two_views_are_never_surer_than_the_surer_of_them():
+    std, other = (torch.rand(100, dtype=torch.float64) + 0.1 for _ in range(2))
+    mean, theirs = torch.randn(2, 100, dtype=torch.float64)
+    half = torch.tensor(0.5, dtype=torch.float64)
+    met, deviation = meet((mean, std), (theirs, other), half)
+    assert (deviation >= torch.minimum(std, other)).all()
+    assert (deviation <= torch.maximum(std, other)).all()
+    torch.testing.assert_close(meet((theirs, other), (mean, std), half), (met, deviation))
+    torch.testing.assert_close(meet((mean, std), (mean, std), half), (mean, std))
+    torch.testing.assert_close(meet((mean, 1e-9 * std), (theirs, other), half)[0], mean)
+    torch.testing.assert_close(meet((mean, std), (theirs, other), 0 * half), (mean, std))
+    torch.testing.assert_close(meet((mean, std), (theirs, other), 2 * half), (theirs, other))
+
+
+def test_trust_is_what_errs_least():
+    losses = np.stack([np.square(TRUSTS - best) + 0.1 for best in (0.0, 0.3, 1.0)], 1)
+    counts = np.array([1e6, 1e6, 1e6])
+    np.testing.assert_allclose(closest_trust(losses * counts, counts), [0, 0.3, 1])
+    np.testing.assert_array_equal(closest_trust(0 * losses, 0 * counts), 0)  # nothing was tried
+    counts = np.array([1e6, 1e6, 0])
+    usual = losses[:, :2].mean(1) / losses[0, :2].mean()
+    assert closest_trust(losses * counts, counts)[2] == pytest.approx(
+        TRUSTS[usual.argmin()], abs=0.1
+    )
 
 
 def test_other_likelihoods_move_by_one_offset_per_sequence(pair):
@@ -171,7 +222,7 @@ def test_errors_are_learned_from_varied_sequences():
     for augment in (None, shifted):
         model = MDMM([Modality("wave", level=True)], latent=2, hidden=4)
         model.fit(data, training=TrainingConfig(epochs=1), augment=augment, progress=False)
-        level[augment] = model._errors["wave"].level.item()
+        level[augment] = model._errors["wave"].others.level.item()
     assert level[None] < 0.3
     assert level[shifted] > 0.8
 
@@ -184,16 +235,12 @@ def test_draws_move_along(pair):
 
 
 def test_forecasts_and_backcasts_know_what_was_observed(pair):
-    _, levelled = pair
     data = waves(shift=2.0)
     longer = data.extend(after=2)
-    plain_mean = pair[0].smooth(longer, samples=20)["wave"].mean
-    wanted, _ = expect(levelled, longer, plain_mean)
+    wanted, _ = together(pair, longer, lambda model, given: model.smooth(given, samples=20))
     ahead = [model.forecast(data, 2, samples=20)["wave"].mean for model in pair]
     for i, steps in enumerate(LENGTHS):
-        np.testing.assert_allclose(
-            ahead[1][i], ahead[0][i] + wanted[i, steps : steps + 2], rtol=1e-4, atol=1e-4
-        )
+        np.testing.assert_allclose(ahead[1][i], wanted[i, steps : steps + 2], rtol=1e-4, atol=1e-4)
     back = [model.backcast(data, 2, samples=20)["wave"].mean for model in pair]
     assert np.abs(back[1] - back[0])[:2].min() > 0.05
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,11 +47,10 @@ def check_against_the_textbook(config, subsets, lengths, missing, beta):
         module.batch(target),
         Temperature(beta),
     )
-    noise = torch.randn(
-        (2, max(lengths), subsets, len(lengths), 2),
-        generator=torch.Generator().manual_seed(7),
-        dtype=torch.float64,
-    )
+    generator = torch.Generator().manual_seed(7)
+    parts = [1, subsets - 1] if config.cross else [subsets]
+    shapes = [(2, max(lengths), count, len(lengths), 2) for count in parts]
+    noise = torch.cat([torch.randn(x, generator=generator, dtype=torch.float64) for x in shapes], 2)
     plain = textbook_loss(module, as_tensors(inputs), as_tensors(target), noise, config, beta)
     torch.testing.assert_close(loss.total, plain, rtol=1e-8, atol=1e-8)
     if plain.requires_grad:
@@ -70,6 +70,45 @@ def test_value_and_gradients_equal_the_textbook(beta, lengths, missing):
 def test_some_subsets_may_be_asked_for_everything(alone, cross):
     config = replace(EXACT, each_alone=alone, cross=cross)
     check_against_the_textbook(config, 4 if alone is None else 1 + len(alone), (6, 3), 0.5, 0.3)
+
+
+def test_a_modality_alone_is_not_asked_about_its_own_gaps():
+    """All together are asked at every step, the other modality alone at its own."""
+    module = make(modalities=2)
+    data = scalar_data(1, (5,), modalities=2, missing=0.0)
+    gap = np.arange(5) == 2
+    objective = Objective(module, replace(EXACT, each_alone=["m0", "m1"], cross=True))
+    members, _ = objective._subsets(torch.Generator())
+    asked = objective._asked(module.batch(data.delete({"m0": gap})), members)
+    assert members.tolist() == [[True, True], [True, False], [False, True]]
+    assert asked[:, [0, 2]].all()
+    assert asked[:, 1].tolist() == (~gap).tolist()
+
+
+def test_what_training_takes_is_for_all_together_to_do_without():
+    """Each alone sees all of its data."""
+    module = make(modalities=2)
+    config = replace(EXACT, each_alone=["m0", "m1"], cross=True)
+    target = scalar_data(1, (5,), modalities=2, missing=0.0)
+    given = target.hide("m0", "m1")
+
+    def losses(chosen, inputs):
+        objective = Objective(module, replace(config, each_alone=chosen))
+        generator = torch.Generator().manual_seed(0)
+        return objective(module.batch(inputs), generator, module.batch(target)).total
+
+    together = [losses([], inputs) for inputs in (target, given)]
+    added = [losses(["m0", "m1"], x) - y for x, y in zip((target, given), together, strict=True)]
+    assert together[0] != together[1]
+    torch.testing.assert_close(*added)
+
+
+def test_the_only_modality_is_asked_about_its_gaps():
+    module = make(modalities=1)
+    batch = module.batch(scalar_data(1, (5,), modalities=1, missing=1.0))
+    objective = Objective(module, replace(EXACT, cross=True))
+    members, _ = objective._subsets(torch.Generator())
+    assert objective._asked(batch, members).all()
 
 
 def test_a_modality_to_score_alone_must_be_one_of_the_model():
@@ -176,12 +215,13 @@ def test_scoring_some_frames_gives_the_loss_on_average():
         for share in (1.0, 0.3)
     )
     members, weights = full._subsets(generator)
+    asked = full._asked(batch, members)
     with torch.no_grad():
         chains = module.chains(batch, members, Cubature(), generator)
         paths = {chain: draw() for chain, draw in chains.items()}
-        whole = full._terms(paths, batch, members, weights, generator)
+        whole = full._terms(paths, batch, members, weights, asked, generator)
         drawn = [
-            some._terms(paths, batch, members, weights, torch.Generator().manual_seed(seed))
+            some._terms(paths, batch, members, weights, asked, torch.Generator().manual_seed(seed))
             for seed in range(30)
         ]
     for chain in ("filter", "smooth"):

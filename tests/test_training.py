@@ -452,6 +452,31 @@ def test_every_step_is_augmented_by_a_generator_of_its_own():
     assert len(set(drawn)) == trainer.steps
 
 
+def test_corruption_takes_from_what_is_given_and_leaves_what_is_scored():
+    name = DATA.names[0]
+    trainer = make(corrupt=lambda data, generator: data.hide(name))
+    given, scored = trainer._pose(DATA, torch.Generator().manual_seed(0))
+    assert scored is DATA
+    assert not given.columns[name].observed.any()
+    plain, same = make(), make(corrupt=lambda data, generator: data)
+    plain.run()
+    same.run()
+    assert_same_weights(weights(plain), weights(same))
+
+
+def test_polishing_and_validation_are_not_corrupted():
+    seen = []
+
+    def watch(data, generator):
+        seen.append(float(torch.rand((), generator=generator)))
+        return data
+
+    config = TrainingConfig(epochs=4, batch_size=2, polish=0.5)
+    trainer = make(corrupt=watch, config=config, validation=DATA)
+    trainer.run()
+    assert len(seen) == len(set(seen)) == sum(trainer.plan[:2])
+
+
 def test_progress_is_lines_where_there_is_no_terminal(capsys):
     with progress_bar("fit", shown=True) as update:
         for step in range(1, 41):

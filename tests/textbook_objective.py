@@ -78,13 +78,16 @@ def textbook_loss(module, inputs, targets, noise, config, beta):
     model = module.model
     prior = prior_of(model)
     names = model.names
-    alone = names if config.each_alone is None else config.each_alone
-    subsets = [list(names), *([name] for name in alone)]
+    chosen = names if config.each_alone is None else config.each_alone
+    subsets = [list(names), *([name] for name in chosen)]
     steps = sum(len(next(iter(x.values()))) for x in targets)
     filtering = smoothing = 0.0
     for s, subset in enumerate(subsets):
         for b, (x, full) in enumerate(zip(inputs, targets, strict=True)):
             length = len(next(iter(x.values())))
+            alone = config.cross and s > 0
+            if alone:  # and it has lost nothing
+                x = full
             factors = [
                 [
                     encode(module.encoders[names.index(name)], x[name][t : t + 1])
@@ -94,8 +97,10 @@ def textbook_loss(module, inputs, targets, noise, config, beta):
                 for t in range(length)
             ]
 
-            def emission(t, z, subset=subset, full=full):
+            def emission(t, z, subset=subset, factors=factors, full=full, alone=alone):
                 total = 0.0
+                if alone and not factors[t]:
+                    return total
                 for name in names if config.cross else subset:
                     if not full[name][t].isnan():
                         weight = model.modalities[names.index(name)].weight

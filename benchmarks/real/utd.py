@@ -108,7 +108,7 @@ def ask_weft(model: weft.MDMM, clips: Clips) -> Answers:
     for question in VALUES:
         found = model.smooth(clips.asked(question, clips.test), samples=DRAWS)[question.target]
         mean, deviation = clips.units[question.target]
-        parts = (found.mean, found.quantile(0.05), found.quantile(0.95))
+        parts = (found.mean, *found.quantile((0.05, 0.95)))
         values[question.name] = Filled(*((part - mean) / deviation for part in parts))
     for question in LABELS:
         chances = model.smooth(clips.asked(question, clips.test), samples=DRAWS)["action"]

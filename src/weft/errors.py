@@ -18,13 +18,14 @@ import numpy as np
 
 from weft.columns import Array
 
-__all__ = ["Errors"]
+__all__ = ["TRUSTS", "Errors", "Views", "closest_trust"]
 
 LAGS = 20
 """Steps up to which errors are compared."""
 DECAYS = np.linspace(0.02, 0.98, 49)
 COMMON = 100
 """Pairs of errors by which an entry is taken to be like all others until it has more of its own."""
+TRUSTS = np.linspace(0, 1, 11)
 TINY = 1e-12
 LEAST = 1e-3
 """Smallest share of the variance that a part of the process has."""
@@ -84,6 +85,37 @@ class Errors:
         ]
         expected, explained = (np.concatenate(x, -1) for x in zip(*blocks, strict=True))
         return expected.reshape(errors.shape), explained.reshape(errors.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """How long errors of a modality last, by what its predictions were made from.
+
+    Attributes
+    ----------
+    everything : Errors
+        Of predictions from all that was observed, the modality itself included.
+    others : Errors
+        Of predictions from the other modalities alone.
+    trust : Array
+        From 0 to 1, ``(*shape)``: how much the others' view counts; at a half by its precision.
+    """
+
+    everything: Errors
+    others: Errors
+    trust: Array
+
+
+def closest_trust(losses: Array, counts: Array) -> Array:
+    """Trust ``(*shape)`` with the least sum of squared errors, ``(trust, *shape)``.
+
+    Each is of ``counts`` errors; without any, everything is trusted.
+    """
+    entries = tuple(range(1, losses.ndim))
+    scale = np.maximum(losses[0], TINY)  # entries have units of their own
+    usual = (losses / scale * counts).sum(entries, keepdims=True) / max(counts.sum(), 1)
+    found: Array = TRUSTS[(losses / scale * counts + COMMON * usual).argmin(0)]
+    return found
 
 
 def _closest(lags: Array, correlations: Array, weights: Array) -> tuple[Array, Array, Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,7 +16,7 @@ from weft.batch import Batch
 from weft.bookkeeping import Epoch
 from weft.bounds import importance_bound
 from weft.columns import Array, Column, DataError
-from weft.errors import Errors
+from weft.errors import Errors, Views
 from weft.frames import Roles, read_table
 from weft.gaussian import Gaussian
 from weft.inference import Method, build
@@ -35,7 +36,7 @@ from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
 from weft.simulators import ROWS, Marginals, Paths, Refined, Simulator, Window
 from weft.streaming import Stream
-from weft.training import Augment, Trainer, TrainingError
+from weft.training import Change, Trainer, TrainingError
 
 __all__ = ["FIT", "MDMM", "NotFittedError", "load"]
 
@@ -44,6 +45,8 @@ FIT = ObjectiveConfig(filter_weight=0.2, smooth_weight=0.8, particles=Cubature()
 """What `MDMM.fit` minimises by default; ``ObjectiveConfig()`` is the paper's."""
 MOST_SEQUENCES, MOST_ERRORS = 1000, 2**24
 """Training sequences, and numbers of them, looked at again to learn how long errors last."""
+TRIED = 10
+"""Trajectories along which views of gaps are tried."""
 ERRORS = 4  # a key of the random streams, beside those of training
 
 
@@ -102,7 +105,7 @@ class MDMM:
         self.roles: Roles | None = None
         self.history: list[Epoch] = []
         self._scaling: Scaling | None = None
-        self._errors: dict[str, Errors] = {}
+        self._errors: dict[str, Views] = {}
         self._module = self._build(seed=0)
 
     def _build(self, seed: int) -> Method:
@@ -143,7 +146,8 @@ class MDMM:
         validation: Data | None = None,
         training: TrainingConfig = TrainingConfig(),
         objective: ObjectiveConfig = FIT,
-        augment: Augment | None = None,
+        augment: Change | None = None,
+        corrupt: Change | None = None,
         seed: int = 0,
         directory: str | Path | None = None,
         resume: bool = False,
@@ -160,6 +164,9 @@ class MDMM:
         augment : callable, optional
             ``augment(sequences, generator)`` changes the sequences of every training batch, in the
             units of ``data``: shifts, turns, noise, whatever leaves their meaning.
+        corrupt : callable, optional
+            ``corrupt(sequences, generator)`` takes from every training batch what inference is to
+            do without, and what training scores nevertheless: the gaps that will be asked about.
         seed : int
             Same seed, same machine: same weights.
         directory : path, optional
@@ -176,9 +183,10 @@ class MDMM:
         module.model.start(train.columns)
         held_out = None if validation is None else scaling.apply(self._read(validation))
 
-        def changed(batch: Sequences, generator: torch.Generator) -> Sequences:
-            assert augment is not None
-            return scaling.apply(augment(scaling.undo(batch), generator))
+        def scaled(change: Change | None) -> Change | None:
+            if change is None:
+                return None
+            return lambda batch, generator: scaling.apply(change(scaling.undo(batch), generator))
 
         with progress_bar("fit", progress) as update:
 
@@ -194,7 +202,8 @@ class MDMM:
                 seed=seed,
                 directory=None if directory is None else Path(directory),
                 watch=watch,
-                augment=None if augment is None else changed,
+                augment=scaled(augment),
+                corrupt=scaled(corrupt),
             )
             try:
                 trainer.run(resume=resume)
@@ -210,26 +219,38 @@ class MDMM:
         self.history = trainer.history
         self._errors = self._learn_errors(trainer)
 
-    def _learn_errors(self, trainer: Trainer) -> dict[str, Errors]:
-        """Learn how long errors of numbers with levels last, from some training sequences.
+    def _learn_errors(self, trainer: Trainer) -> dict[str, Views]:
+        """Learn what there is to know of the errors of numbers with levels.
 
-        They are varied as in training, which makes of every one many that differ in their levels.
+        From some training sequences, varied and with gaps as in training: so there are many kinds
+        of levels, and it shows whom to trust in a gap.
         """
-        train = trainer.whole
+        train, seed = trainer.whole, trainer.seed
         found = {}
         for modality in self.module.model.modalities:
             if not (modality.level and modality.likelihood.location_scale):
                 continue
-            steps = modality.size * int(train.lengths.max())
+            name, steps = modality.name, modality.size * int(train.lengths.max())
             count = int(np.clip(MOST_ERRORS // steps, 1, MOST_SEQUENCES))
             some = train[np.unique(np.linspace(0, len(train) - 1, count).astype(int))]
             if trainer.augment is not None:
-                some = trainer.augment(some, stream(trainer.seed, ERRORS))
-            shape = (len(some), int(some.lengths.max()))
-            paths = self._paths(some, 1, seed=0, spread=0.0)
-            expected = Prediction(modality, self.module.model, paths, shape, None, 1, 0).mean
-            found[modality.name] = Errors.estimate(some.padded(modality.name) - expected)
+                some = trainer.augment(some, stream(seed, ERRORS))
+            everything, others = (
+                self._learn_view(modality, some, given) for given in (some, some.hide(name))
+            )
+            errors = Views(everything, others, trust=np.full(modality.shape, 0.5))
+            left = trainer.conceal(some, stream(seed, ERRORS, 1))
+            simulators = self._simulators(left, TRIED, seed)
+            levels = self._levels(modality, simulators, left, errors, TRIED, seed, 1.0)
+            found[name] = replace(errors, trust=levels.learn_trust(some))
         return found
+
+    def _learn_view(self, modality: Modality, truth: Sequences, given: Sequences) -> Errors:
+        """How long what MAP sequences are off by lasts."""
+        shape = (len(given), int(given.lengths.max()))
+        paths = self._paths(given, 1, seed=0, spread=0.0)
+        expected = Prediction(modality, self.module.model, paths, shape, None, 1, 0).mean
+        return Errors.estimate(truth.padded(modality.name) - expected)
 
     # Inference
 
@@ -284,7 +305,8 @@ class MDMM:
     def sequence(self, data: Data, *, samples: int = 0, seed: int = 0) -> Sampled:
         """Draw joint latent trajectories; with ``samples=0`` the paper's one MAP sequence."""
         source = self._prepare(data)
-        simulators = self._simulators(source, max(samples, 1), seed, 1.0 if samples else 0.0)
+        spread = 1.0 if samples else 0.0
+        simulators = self._simulators(source, max(samples, 1), seed, spread)
         count, shape = max(samples, 1), (len(source), int(source.lengths.max()))
         latents = np.full((count, *shape, self.latent), np.nan)
         for simulator in simulators:
@@ -292,7 +314,7 @@ class MDMM:
             for t, z in enumerate(simulator.states(count, seed)):
                 inside = np.flatnonzero(t < window.stop)
                 latents[:, window.index[inside], t] = z[:, inside].double().numpy()
-        return Sampled(latents, self._predictions(simulators, source, count, seed))
+        return Sampled(latents, self._predictions(simulators, source, count, seed, spread=spread))
 
     # Tasks
 
@@ -501,6 +523,7 @@ class MDMM:
         seed: int,
         width: int | None = None,
         *,
+        spread: float = 1.0,
         levels: bool = True,
     ) -> dict[str, Prediction]:
         shape = (len(source), int(source.lengths.max()) if width is None else width)
@@ -508,12 +531,28 @@ class MDMM:
         for modality in model.modalities:
             name, level = modality.name, None
             if levels and modality.level:
-                given, errors = source.keep(name), self._errors.get(name)
-                level = Levels(modality, model, simulators, given, errors, samples, seed)
+                errors = self._errors.get(name)
+                level = self._levels(modality, simulators, source, errors, samples, seed, spread)
             found[name] = Prediction(
                 modality, model, simulators, shape, scales.get(name), samples, seed, level
             )
         return found
+
+    def _levels(
+        self,
+        modality: Modality,
+        simulators: Sequence[Simulator],
+        source: Sequences,
+        errors: Views | None,
+        samples: int,
+        seed: int,
+        spread: float,
+    ) -> Levels:
+        """Prepare to move predictions, which were made from all of the source, by their errors."""
+        given, left = source.keep(modality.name), source.hide(modality.name)
+        others = partial(self._simulators, left, samples, seed, spread)
+        model = self.module.model
+        return Levels(modality, model, simulators, others, given, errors, samples, seed)
 
     def _latent_moments(
         self, source: Sequences, found: Sequence[tuple[Window, Gaussian]]

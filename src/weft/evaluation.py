@@ -127,7 +127,7 @@ def _score(
         )
     truth = column.values[hidden].astype(np.float64)
     error = prediction.mean[rows][hidden] - truth
-    low, high = (prediction.quantile(q)[rows][hidden] for q in (0.05, 0.95))
+    low, high = (bound[rows][hidden] for bound in prediction.quantile((0.05, 0.95)))
     draws = prediction.sample(samples)[:, *rows][:, hidden]
     return Score(
         int(hidden.sum()),

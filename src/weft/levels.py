@@ -1,7 +1,8 @@
 """Levels of sequences: predictions move by what they are off by where there are observations.
 
 Numbers have errors that last for a while (`weft.errors`), pixels, switches and counts one offset
-for a whole sequence.
+for a whole sequence. States that have seen a number hardly err there, which says little of a gap.
+So numbers are looked at twice, along states inferred from everything and from other modalities.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from weft.columns import Array
-from weft.errors import Errors
+from weft.errors import TRUSTS, Errors, Views, closest_trust
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.sequences import Sequences
@@ -24,6 +26,7 @@ from weft.simulators import Simulator
 
 __all__ = ["Correct", "Levels"]
 
+Moments: TypeAlias = tuple[Tensor, Tensor]
 Correct: TypeAlias = Callable[[Tensor, int, Array], Tensor]
 """Changes raw numbers ``(trajectory, row, outputs)`` of a step, for rows of a batch."""
 
@@ -32,16 +35,17 @@ Correct: TypeAlias = Callable[[Tensor, int, Array], Tensor]
 class Levels:
     """Where the levels of a modality lie, by what was given of it.
 
-    ``simulators`` have the states of its batches. ``errors`` say how long what predictions are off
-    by lasts; without them it is taken to stay. Means of predictions are those of ``samples``
-    trajectories.
+    ``simulators`` have the states of its batches, ``others()`` those that are inferred without the
+    modality. ``errors`` say how long what predictions are off by lasts; without them it is taken to
+    stay. Moments of predictions are those of ``samples`` trajectories.
     """
 
     modality: Modality
     model: MarkovModel
     simulators: Sequence[Simulator]
+    others: Callable[[], Sequence[Simulator]]
     given: Sequences
-    errors: Errors | None
+    errors: Views | None
     samples: int
     seed: int
 
@@ -51,44 +55,96 @@ class Levels:
         if self.errors is None:
             offset = self._offset(place, count)
             return lambda raw, t, inside: likelihood.moved(raw, offset[:, inside])
-        expected, share = self._expected[place]
+        shift, share = self._changes[place]
 
         def correct(raw: Tensor, t: int, inside: Array) -> Tensor:
-            raw = likelihood.moved(raw, expected[t, None, inside].to(raw))
+            raw = likelihood.moved(raw, shift[t, None, inside].to(raw))
             return likelihood.narrowed(raw, share[t, inside].to(raw))
 
         return correct
 
     def _offset(self, place: int, count: int) -> Tensor:
         """One offset ``(trajectory, batch, *shape)`` of each trajectory for a whole sequence."""
-        values, observed = self._observations(place)
-        expected = functools.reduce(torch.add, self._means(place, count))
-        return self.modality.likelihood.offset(values.sum(0), expected, observed.sum(0))
+        values, observed = self._observations(place, self.given)
+        likelihood, shape = self.modality.likelihood, self.modality.shape
+        raw = self._decoded(self.simulators[place], count)
+        means = (likelihood.moments(x, shape)[0] * m for x, m in zip(raw, observed, strict=True))
+        expected = functools.reduce(torch.add, means)
+        return likelihood.offset(values.sum(0), expected, observed.sum(0))
 
     @cached_property
-    def _expected(self) -> list[list[Tensor]]:
-        """Errors expected of every step of every batch, and which share of theirs is known."""
+    def _changes(self) -> list[tuple[Tensor, Tensor]]:
+        """Shifts of the mean at every step of every batch, and the share of the variance known."""
         assert self.errors is not None
         found = []
-        for place in range(len(self.simulators)):
-            values, observed = self._observations(place)
-            means = [mean.mean(0) for mean in self._means(place, self.samples)]
-            known = torch.where(observed, values - torch.stack(means), torch.nan)
-            found.append([torch.tensor(x) for x in self.errors.expect(known.double().numpy())])
+        for before, ours, theirs in self._views():
+            mean, std = meet(ours, theirs, torch.from_numpy(self.errors.trust))
+            found.append((mean - before[0], 1 - std.square() / before[1]))
         return found
 
-    def _observations(self, place: int) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def learn_trust(self, truth: Sequences) -> Array:
+        """How much to trust the others' view, by the truth of what was not given."""
+        losses, counts = (
+            np.zeros((len(TRUSTS), *self.modality.shape)),
+            np.zeros(self.modality.shape),
+        )
+        for place, (_, ours, theirs) in enumerate(self._views()):
+            values, known = self._observations(place, truth)
+            hidden = known & ~self._observations(place, self.given)[1]
+            for i, trust in enumerate(TRUSTS):
+                error = meet(ours, theirs, torch.tensor(trust))[0] - values
+                losses[i] += (error.square() * hidden).sum((0, 1)).numpy()
+            counts += hidden.sum((0, 1)).numpy()
+        return closest_trust(losses, counts)
+
+    def _views(self) -> Iterator[tuple[Moments, Moments, Moments]]:
+        """Mean and variance of every batch, and what errors say of them by either view."""
+        assert self.errors is not None
+        for place, simulators in enumerate(zip(self.simulators, self.others(), strict=True)):
+            before, theirs = (self._moments(simulator) for simulator in simulators)
+            yield (
+                before,
+                self._expected(place, before, self.errors.everything),
+                self._expected(place, theirs, self.errors.others),
+            )
+
+    def _expected(self, place: int, moments: Moments, errors: Errors) -> Moments:
+        """Mean and standard deviation of each step by the errors at others."""
+        mean, variance = moments
+        values, observed = self._observations(place, self.given)
+        known = torch.where(observed, values - mean, torch.nan)
+        expected, share = (torch.from_numpy(x).to(mean) for x in errors.expect(known.numpy()))
+        return mean + expected, (variance * (1 - share)).sqrt()
+
+    def _observations(self, place: int, data: Sequences) -> tuple[Tensor, Tensor]:
         """Values and mask of a batch, ``(time, batch, *shape)``."""
         index = self.simulators[place].window.index
-        batch = self.given.batch(index, self.model.prior_mean.dtype)
+        batch = data.batch(index, self.model.prior_mean.dtype)
         return batch.values[self.modality.name], batch.observed[self.modality.name]
 
-    def _means(self, place: int, count: int) -> Iterator[Tensor]:
-        """Predicted means ``(trajectory, batch, *shape)`` of each step, zero if not observed."""
-        _, observed = self._observations(place)
-        states = self.simulators[place].states(count, self.seed)
-        for z, known in zip(states, observed, strict=True):
-            rows = known.flatten(1).any(1).nonzero()[:, 0]
-            raw = self.model.decode(self.modality.name, z[:, rows])
-            mean = self.modality.likelihood.moments(raw, self.modality.shape)[0] * known[rows]
-            yield mean.new_zeros(len(z), *known.shape).index_copy(1, rows, mean)
+    def _moments(self, simulator: Simulator) -> Moments:
+        """Mean and variance ``(time, batch, *shape)`` of all trajectories together."""
+        steps = []
+        for raw in self._decoded(simulator, self.samples):
+            mean, variance = self.modality.likelihood.moments(raw.double(), self.modality.shape)
+            steps.append((mean.mean(0), variance.mean(0) + mean.var(0, correction=0)))
+        means, variances = zip(*steps, strict=True)
+        return torch.stack(means), torch.stack(variances)
+
+    def _decoded(self, simulator: Simulator, count: int) -> Iterator[Tensor]:
+        """Raw numbers ``(trajectory, batch, outputs)`` of each step."""
+        for z in simulator.states(count, self.seed):
+            yield self.model.decode(self.modality.name, z)
+
+
+def meet(one: Moments, other: Moments, trust: Tensor) -> Moments:
+    """Mean and standard deviation of two views together, each of which counts by its precision.
+
+    Trust, from 0 to 1, favours the other view. Both err together, for all that is known: so
+    deviations add up, and two views are never surer than the surer of them.
+    """
+    (mean, std), (other_mean, other_std) = one, other
+    weight, other_weight = (1 - trust) * other_std.square(), trust * std.square()
+    share = other_weight / (weight + other_weight)
+    return torch.lerp(mean, other_mean, share), torch.lerp(std, other_std, share)

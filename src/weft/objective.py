@@ -15,7 +15,8 @@ over the subsets S = all modalities together and each alone (or some), where
         + \mathrm{KL}(p(z) \| \mathbb{E}\, p(z_t | z_{t+1}))
 
 Sums over time are averaged over the real steps of the batch. With ``cross`` sums over m run over
-all modalities, so that a subset is asked for what it does not see, too.
+all modalities, so that a subset is asked for what it does not see, too: all together by what is
+left of the batch, each alone by all that there was of it, at steps where it was there to tell.
 
 Which chains there are is the method's to say. The above is BFVI; a recurrent method has one chain,
 whose negative ELBO is the whole loss, by default for all modalities together only.
@@ -31,7 +32,7 @@ from torch import Tensor, nn
 
 from weft.batch import Batch
 from weft.gaussian import Gaussian
-from weft.inference.method import Method
+from weft.inference.method import Draw, Method
 from weft.inference.recursions import Trajectories
 from weft.modality import Modality
 from weft.particles import MonteCarlo, Particles
@@ -60,7 +61,9 @@ class ObjectiveConfig:
         BFVI, no for recurrent ones.
     cross : bool
         Whether every subset is asked for all modalities, and not only for those that it sees, so
-        that each step of training practises to tell any modality from any other.
+        that each step of training practises to tell any modality from any other. What training
+        takes from the batch is for all together to do without: a modality alone sees all of its
+        own, and is asked only at steps where there was any.
     most_subsets : int
         With many modalities, score all together and a random handful of single ones, reweighted
         so that the loss is the same on average; never more subsets than this.
@@ -137,7 +140,7 @@ class Objective(nn.Module):
         config, beta = self.config, temperature.beta
         target = batch if target is None else target
         members, weights = self._subsets(generator)
-        chains = self.module.chains(batch, members, config.particles, generator)
+        chains = self._chains(batch, target, members, generator)
         shares = {
             "filter": config.filter_weight * temperature.filter_scale,
             "smooth": config.smooth_weight,
@@ -145,8 +148,9 @@ class Objective(nn.Module):
         if len(chains) == 1:  # nothing to weigh it against
             shares = dict.fromkeys(chains, 1.0)
         weighed = [chain for chain in chains if shares[chain]] or list(chains)
-        paths = {chain: chains[chain]() for chain in weighed}
-        terms = self._terms(paths, target, members, weights, generator)
+        paths = {chain: Trajectories.cat([draw() for draw in chains[chain]]) for chain in weighed}
+        asked = self._asked(target, members)
+        terms = self._terms(paths, target, members, weights, asked, generator)
         total = torch.stack([shares[c] * self._elbo(c, terms, beta) for c in paths]).sum()
         if not self.module.model.one_way:  # a fixed prior is not for transitions to match
             terms["match"] = self._match(generator)
@@ -176,12 +180,35 @@ class Objective(nn.Module):
             return []
         return [model.position(name) for name in (model.names if chosen is True else chosen)]
 
+    def _chains(
+        self, batch: Batch, target: Batch, members: Tensor, generator: torch.Generator
+    ) -> dict[str, list[Draw]]:
+        """Prepare the chains of all subsets, in parts that are given the same."""
+        parts = [(batch, members)]
+        if self.config.cross and target is not batch:
+            parts = [(batch, members[:1]), (target, members[1:])]
+        prepared = [
+            self.module.chains(given, some, self.config.particles, generator)
+            for given, some in parts
+            if len(some)
+        ]
+        return {chain: [part[chain] for part in prepared] for chain in prepared[0]}
+
+    def _asked(self, batch: Batch, members: Tensor) -> Tensor:
+        """Whether to ask each subset at each step, ``(time · batch, subset)``."""
+        together = members.all(1)
+        if not self.config.cross:
+            return torch.ones_like(together).expand(batch.valid.numel(), -1)
+        seen = torch.stack([batch.seen(name) for name in self.module.model.names], -1)
+        return (seen.flatten(0, 1)[:, None] & members).any(-1) | together
+
     def _terms(
         self,
         paths: dict[str, Trajectories],
         target: Batch,
         members: Tensor,
         weights: Tensor,
+        asked: Tensor,
         generator: torch.Generator,
     ) -> dict[str, Tensor]:
         """Divergences and reconstruction errors per real step of all chains, over all subsets.
@@ -208,6 +235,7 @@ class Objective(nn.Module):
             z = latents.index_select(2, scored).index_select(0, rows)
             score = self._score(modality, z.flatten(1, 2), value, observed)
             score = score.reshape(len(rows), len(paths), len(scored))
+            score = score * asked[rows][:, None, scored]
             errors = -multiplier * (score.sum(0) * weights[scored]).sum(1) / steps
             for chain, error in zip(paths, errors, strict=True):
                 terms[f"nll/{chain}/{modality.name}"] = error

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft import likelihoods
-from weft.errors import Errors
+from weft.errors import Errors, Views
 from weft.frames import Roles
 from weft.inference import METHODS, Method
 from weft.likelihoods import Likelihood
@@ -51,7 +51,7 @@ class Usage:
     particles: Particles = Cubature()
     refine: int = 0
     roles: Roles | None = None
-    errors: Mapping[str, Errors] = field(default_factory=dict)
+    errors: Mapping[str, Views] = field(default_factory=dict)
 
 
 def write_model(
@@ -63,10 +63,7 @@ def write_model(
         "table": None if usage.roles is None else asdict(usage.roles),
         "refine": usage.refine,
         "particles": {"class": type(usage.particles).__name__, "settings": vars(usage.particles)},
-        "errors": {
-            name: {key: value.tolist() for key, value in vars(errors).items()}
-            for name, errors in usage.errors.items()
-        },
+        "errors": {name: _listed(views) for name, views in usage.errors.items()},
     }
     write_file(path, KIND, {**header, **more}, tensors)
 
@@ -125,16 +122,33 @@ def read_model(path: Path, declared: Sequence[Modality] | None) -> ModelRecord:
 def _usage(header: Mapping[str, Any]) -> Usage:
     """Settings of inference; those of the user's own making, and old files, have the default."""
     table, written = header.get("table"), header.get("particles", {})
-    errors = {
-        name: Errors(**{key: np.array(value) for key, value in settings.items()})
-        for name, settings in header.get("errors", {}).items()
-    }
+    errors = {name: _views(settings) for name, settings in header.get("errors", {}).items()}
     roles = None if table is None else Roles(**table)
     usage = Usage(refine=header.get("refine", 0), roles=roles, errors=errors)
     known = {kind.__name__: kind for kind in (Antithetic, Cubature, MonteCarlo)}
     if written.get("class") in known:
         usage = replace(usage, particles=known[written["class"]](**written["settings"]))
     return usage
+
+
+def _listed(views: Views) -> dict[str, Any]:
+    """Write arrays as lists."""
+    everything, others = (
+        {key: value.tolist() for key, value in vars(errors).items()}
+        for errors in (views.everything, views.others)
+    )
+    return {"everything": everything, "others": others, "trust": views.trust.tolist()}
+
+
+def _views(written: Mapping[str, Any]) -> Views:
+    """Read what is known of errors; files once had the view from everything only."""
+    if "trust" not in written:
+        written = {"everything": written, "others": written, "trust": 0.0}
+    everything, others = (
+        Errors(**{key: np.array(value) for key, value in written[view].items()})
+        for view in ("everything", "others")
+    )
+    return Views(everything, others, np.array(written["trust"]))
 
 
 def _describe(modality: Modality) -> dict[str, Any]:

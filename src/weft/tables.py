@@ -97,8 +97,9 @@ def _describe(
     extras = []
     if std:
         extras.append(Extra("_std", {n: _flat(rows(p.std)) for n, p in numbers.items()}))
-    for q in quantiles:
-        found = {n: _flat(rows(p.quantile(q))) for n, p in numbers.items()}
+    bounds = {n: p.quantile(quantiles) for n, p in numbers.items() if quantiles}
+    for i, q in enumerate(quantiles):
+        found = {n: _flat(rows(bound[i])) for n, bound in bounds.items()}
         extras.append(Extra(f"_q{round(100 * q):02d}", found))
     if probabilities:
         for name, prediction in predictions.items():

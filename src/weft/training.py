@@ -27,7 +27,7 @@ from weft.randomness import stream
 from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
 
-__all__ = ["CHECKPOINT", "Augment", "Trainer", "TrainingError"]
+__all__ = ["CHECKPOINT", "Change", "Trainer", "TrainingError"]
 
 CHECKPOINT = "checkpoint.safetensors"
 DIVERGED = 10.0
@@ -40,9 +40,9 @@ failure, a step's while the state is one to go back to."""
 MOST_HIDDEN = 0.6
 """Largest share of the steps that a polishing step leaves out."""
 
-STEP, ORDER, VALIDATION, AUGMENT = range(4)  # keys of the random streams
+STEP, ORDER, VALIDATION, AUGMENT, CORRUPT = range(5)  # keys of the random streams
 LOGGER = logging.getLogger("weft")
-Augment: TypeAlias = Callable[[Sequences, torch.Generator], Sequences]
+Change: TypeAlias = Callable[[Sequences, torch.Generator], Sequences]
 
 
 class TrainingError(RuntimeError):
@@ -69,6 +69,9 @@ class Trainer:
     augment : callable, optional
         Changes the sequences of every batch before anything else is done to them, with a generator
         of its own, so that more can be learned from them than they show.
+    corrupt : callable, optional
+        Takes from the sequences of every batch what inference is to do without, with a generator of
+        its own. What it takes is scored nevertheless.
     """
 
     def __init__(
@@ -82,7 +85,8 @@ class Trainer:
         seed: int = 0,
         directory: Path | None = None,
         watch: Callable[[float, Loss], None] | None = None,
-        augment: Augment | None = None,
+        augment: Change | None = None,
+        corrupt: Change | None = None,
     ) -> None:
         self.module = module
         self.whole = data
@@ -94,6 +98,7 @@ class Trainer:
         self.directory = directory
         self.watch = watch
         self.augment = augment
+        self.corrupt = corrupt
         self.optimizer = _adam(module, config)
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
@@ -193,12 +198,19 @@ class Trainer:
         """What is given and what is scored: all of it, or when polishing what is given."""
         config = self.config
         if not config.polishing(self.progress.epoch):
-            seen = delete_bursts(data, config.burst, generator, chance=config.burst_chance)
-            seen = delete_entries(seen, config.drop, generator)
-            return withhold_modalities(seen, config.withhold, generator), data
+            return self.conceal(data, generator), data
         share = float(torch.rand((), generator=generator)) * MOST_HIDDEN
         seen = delete_steps(data, share, generator)
         return seen, seen
+
+    def conceal(self, data: Sequences, generator: torch.Generator) -> Sequences:
+        """Take from sequences what inference has to do without in training."""
+        config = self.config
+        if self.corrupt is not None:
+            data = self.corrupt(data, stream(self.seed, CORRUPT, self.progress.step))
+        data = delete_bursts(data, config.burst, generator, chance=config.burst_chance)
+        data = delete_entries(data, config.drop, generator)
+        return withhold_modalities(data, config.withhold, generator)
 
     def _loss(
         self,

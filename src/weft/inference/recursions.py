@@ -11,7 +11,7 @@ sequences need no treatment of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -65,6 +65,15 @@ class Trajectories:
     latents: Tensor
     posterior: Gaussian
     prior: Gaussian
+
+    @classmethod
+    def cat(cls, parts: Sequence[Trajectories]) -> Trajectories:
+        """Put the subsets of several side by side."""
+        return cls(
+            torch.cat([part.latents for part in parts], 2),
+            Gaussian.cat([part.posterior for part in parts], 2),
+            Gaussian.cat([part.prior for part in parts], 2),
+        )
 
 
 def forward_filter(

@@ -75,8 +75,7 @@ def _draw_numbers(data: Sequences, modality: Modality, prediction: Prediction) -
     """Figures of each sequence, one for each entry."""
     name, shape = modality.name, (len(data), int(data.lengths.max()), -1)
     mean, low, high = (
-        found.reshape(shape)
-        for found in (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
+        found.reshape(shape) for found in (prediction.mean, *prediction.quantile((0.05, 0.95)))
     )
     names = column_names(data.table, name, data.columns[name])
     drawn = []
