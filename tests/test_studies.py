@@ -7,7 +7,8 @@ from benchmarks.real import peers, study
 from benchmarks.real.physionet import Answer, auroc
 from benchmarks.real.physionet_data import GROUPS, HOURS, Split, Stays
 from benchmarks.real.utd import clip_labels, stretched, tables
-from benchmarks.real.utd_data import ACTIONS, binned
+from benchmarks.real.utd_data import ACTIONS, SENSORS, binned
+from benchmarks.real.utd_gaps import CHANCES, LEAST, MOST, lose
 from benchmarks.real.utd_tasks import LABELS, VALUES, Clips, Filled, errors
 from benchmarks.real.utd_vary import between, rotations, vary, walk
 
@@ -178,6 +179,31 @@ def test_tables_show_what_an_approach_answers_and_leave_the_rest_out():
     assert lines[2] == "| weft | 0.500 (90%) | 1.000 |  |  |  |  | 1 | 60 |"
     assert lines[3] == "| ridge | 0.700 |  |  |  |  |  | 6 | 3 |"
     assert lines[7:] == ["| weft |  |  | 0.750 |  | 1 | 60 |"]
+
+
+def test_clips_lose_what_questions_take():
+    steps, count = 20, 300
+    data = Sequences.from_arrays({name: np.ones((count, steps, 1)) for name in SENSORS})
+    left, again = (lose(data, torch.Generator().manual_seed(0)) for _ in range(2))
+    seen = {name: left.columns[name].observed.reshape(count, steps) for name in SENSORS}
+    for name in SENSORS:
+        np.testing.assert_array_equal(left.columns[name].observed, again.columns[name].observed)
+    whole = {name: seen[name].all(1) for name in SENSORS}
+    dies = {name: ~whole[name] & (np.diff(seen[name].astype(int)) <= 0).all(1) for name in SENSORS}
+    for name in SENSORS:
+        lost = 1 - seen[name][dies[name]].mean(1)
+        assert lost.min() >= 1 - MOST - 1 / steps
+        assert lost.max() <= 1 - LEAST + 1 / steps
+    one, other = SENSORS
+    kinds = (
+        whole[one] & whole[other],
+        dies[one] & whole[other],
+        whole[one] & dies[other],
+        dies[one] & dies[other],
+        ~whole[one] & ~whole[other] & ~(dies[one] & dies[other]),
+    )
+    assert np.sum(kinds, 0).tolist() == [1] * count
+    np.testing.assert_allclose([kind.mean() for kind in kinds], CHANCES, atol=0.06)
 
 
 def test_a_varied_clip_is_another_body_s_at_another_pace_and_of_the_same_action():

@@ -19,6 +19,7 @@ import weft
 from benchmarks.real import imputers, peers
 from benchmarks.real.study import KEPT, Clock, table, write_study
 from benchmarks.real.utd_data import ACTIONS, SENSORS
+from benchmarks.real.utd_gaps import lose
 from benchmarks.real.utd_tasks import LABELS, VALUES, Clips, Filled, Question
 from benchmarks.real.utd_vary import vary
 from weft import Sequences
@@ -33,7 +34,7 @@ Array = NDArray[np.float64]
 SEED = 0
 DRAWS = 50
 BATCH = 20
-LATENT, HIDDEN, WIDTH = 64, 64, 64
+LATENT, HIDDEN, WIDTH = 64, 64, 128
 TRAINING = weft.TrainingConfig(
     epochs=120,
     batch_size=BATCH,
@@ -42,8 +43,7 @@ TRAINING = weft.TrainingConfig(
     average=0.4,
     anneal=0.3,
     polish=0.0,
-    burst=0.6,
-    burst_chance=0.1,
+    burst=0.0,
     withhold={"action": 0.8},
 )
 OBJECTIVE = replace(
@@ -97,6 +97,7 @@ def fit_weft(train: Sequences, method: str = "bfvi") -> weft.MDMM:
         training=TRAINING,
         objective=OBJECTIVE,
         augment=vary,
+        corrupt=lose,
         seed=SEED,
         progress=False,
     )
