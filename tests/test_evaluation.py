@@ -30,7 +30,7 @@ class Shifted:
         chances = np.broadcast_to([0.75, 0.25], (*truth.shape[:2], 2))
         numbers = SimpleNamespace(
             mean=truth + 0.5,
-            quantile=lambda q: truth + (-1.0 if q < 0.5 else np.where(truth < 4, 1.0, -0.5)),
+            quantile=lambda _: np.stack([truth - 1.0, truth + np.where(truth < 4, 1.0, -0.5)]),
             sample=lambda count: np.stack([truth + 0.5] * count),
         )
         labels = SimpleNamespace(
