@@ -335,10 +335,10 @@ def test_plain_arrays_are_as_good_as_sequences(model):
 
 def test_large_requests_are_walked_in_pieces(model, monkeypatch):
     """How sequences are grouped into batches does not change the posterior."""
-    import weft.estimator
+    import weft.simulators
 
     whole = model.smooth(DATA, samples=10).posterior.mean
-    monkeypatch.setattr(weft.estimator, "ROWS", 20)
+    monkeypatch.setattr(weft.simulators, "ROWS", 20)
     pieces = model.smooth(DATA, samples=10)
     np.testing.assert_allclose(pieces.posterior.mean, whole, atol=1e-5)
     assert pieces["wave"].mean.shape == (8, 15, 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,13 +14,13 @@ import torch
 from weft.batch import Batch
 from weft.bookkeeping import Epoch
 from weft.bounds import importance_bound
+from weft.clocks import Clock, Readings
 from weft.columns import Array, Column, DataError
 from weft.errors import Errors, Views
 from weft.frames import Roles, read_table
 from weft.gaussian import Gaussian
 from weft.inference import Method, build
-from weft.inference.linearized import Linearized, linearize
-from weft.inference.method import Guide
+from weft.layouts import Inferring, Layouts, hear
 from weft.levels import Levels
 from weft.modality import Modality
 from weft.monitoring import progress_bar
@@ -31,10 +30,10 @@ from weft.prediction import Prediction
 from weft.randomness import stream
 from weft.records import Usage, read_model, write_model
 from weft.results import Inference, Posterior, Sampled
-from weft.scaling import Scaling
+from weft.scaling import Scale, Scaling
 from weft.schedules import TrainingConfig
 from weft.sequences import Sequences
-from weft.simulators import ROWS, Marginals, Paths, Refined, Simulator, Window
+from weft.simulators import Marginals, Window, batches
 from weft.streaming import Stream
 from weft.training import Change, Trainer, TrainingError
 
@@ -106,6 +105,7 @@ class MDMM:
         self.history: list[Epoch] = []
         self._scaling: Scaling | None = None
         self._errors: dict[str, Views] = {}
+        self._clocks: dict[str, Clock] = {}
         self._module = self._build(seed=0)
 
     def _build(self, seed: int) -> Method:
@@ -217,6 +217,7 @@ class MDMM:
     def _adopt(self, trainer: Trainer, scaling: Scaling) -> None:
         self._module, self._scaling = trainer.module, scaling
         self.history = trainer.history
+        self._clocks = trainer.clocks
         self._errors = self._learn_errors(trainer)
 
     def _learn_errors(self, trainer: Trainer) -> dict[str, Views]:
@@ -225,7 +226,7 @@ class MDMM:
         From some training sequences, varied and with gaps as in training: so there are many kinds
         of levels, and it shows whom to trust in a gap.
         """
-        train, seed = trainer.whole, trainer.seed
+        train, seed = trainer.settled, trainer.seed
         found = {}
         for modality in self.module.model.modalities:
             if not (modality.level and modality.likelihood.location_scale):
@@ -240,16 +241,15 @@ class MDMM:
             )
             errors = Views(everything, others, trust=np.full(modality.shape, 0.5))
             left = trainer.conceal(some, stream(seed, ERRORS, 1))
-            simulators = self._simulators(left, TRIED, seed)
-            levels = self._levels(modality, simulators, left, errors, TRIED, seed, 1.0)
-            found[name] = replace(errors, trust=levels.learn_trust(some))
+            layouts = Layouts(self.module, left, self._inferring(TRIED, seed))
+            trust = self._levels(modality, layouts, errors).learn_trust(some)
+            found[name] = replace(errors, trust=trust)
         return found
 
     def _learn_view(self, modality: Modality, truth: Sequences, given: Sequences) -> Errors:
         """How long what MAP sequences are off by lasts."""
-        shape = (len(given), int(given.lengths.max()))
-        paths = self._paths(given, 1, seed=0, spread=0.0)
-        expected = Prediction(modality, self.module.model, paths, shape, None, 1, 0).mean
+        layouts = Layouts(self.module, given, Inferring(self.particles, spread=0.0))
+        expected = self._prediction(modality, layouts, None, None).mean
         return Errors.estimate(truth.padded(modality.name) - expected)
 
     # Inference
@@ -277,10 +277,15 @@ class MDMM:
             )
             found.append((window, filtered.posterior[:, 0]))
         simulators = [Marginals(gaussian, window) for window, gaussian in found]
-        return Inference(
-            self._latent_moments(source, found),
-            self._predictions(simulators, source, samples, seed, levels=False),
-        )
+        shape = (len(source), int(source.lengths.max()))
+        scales, model = self._fitted().scales, self.module.model
+        predictions = {
+            modality.name: Prediction(
+                modality, model, lambda: simulators, shape, scales.get(modality.name), samples, seed
+            )
+            for modality in model.modalities
+        }
+        return Inference(self._latent_moments(source, found), predictions)
 
     @torch.no_grad()
     def smooth(self, data: Data, *, samples: int = 100, seed: int = 0) -> Inference:
@@ -289,32 +294,34 @@ class MDMM:
         The posterior holds marginals (BFVI's are those of two filters); predictions come from
         joint trajectories.
         """
-        source = self._prepare(data)
+        layouts = self._layouts(self._prepare(data), self._inferring(samples, seed))
         found = []
-        for i, (window, batch) in enumerate(self._batches(source, samples)):
+        for i, (window, batch) in enumerate(layouts.settled()):
             particles, generator = self.particles, stream(seed, i)
             smoothed = self.module.smooth(batch, particles=particles, generator=generator)
             posterior = smoothed.posterior[:, 0]
             if self.refine:
-                chain = self._linearize(batch, self._guide(batch, stream(seed, i)))
+                guide = layouts.how.guide(self.module, batch, i)
+                chain = layouts.how.chain(self.module, batch, guide)
                 posterior = chain.marginals.where(chain.begun[..., None], posterior)
             found.append((window, posterior))
-        return Inference(self._latent_moments(source, found), self._infer(source, samples, seed))
+        moments = self._latent_moments(layouts.source, found)
+        return Inference(moments, self._predictions(layouts))
 
     @torch.no_grad()
     def sequence(self, data: Data, *, samples: int = 0, seed: int = 0) -> Sampled:
         """Draw joint latent trajectories; with ``samples=0`` the paper's one MAP sequence."""
-        source = self._prepare(data)
-        spread = 1.0 if samples else 0.0
-        simulators = self._simulators(source, max(samples, 1), seed, spread)
-        count, shape = max(samples, 1), (len(source), int(source.lengths.max()))
-        latents = np.full((count, *shape, self.latent), np.nan)
-        for simulator in simulators:
+        count = max(samples, 1)
+        how = self._inferring(count, seed, spread=1.0 if samples else 0.0)
+        layouts = self._layouts(self._prepare(data), how)
+        latents = np.full((count, *layouts.shape, self.latent), np.nan)
+        for simulator in layouts.simulators():
             window = simulator.window
             for t, z in enumerate(simulator.states(count, seed)):
-                inside = np.flatnonzero(t < window.stop)
-                latents[:, window.index[inside], t] = z[:, inside].double().numpy()
-        return Sampled(latents, self._predictions(simulators, source, count, seed, spread=spread))
+                inside = np.flatnonzero((window.first <= t) & (t < window.stop))
+                rows, steps = window.index[inside], t - window.first[inside]
+                latents[:, rows, steps] = z[:, inside].double().numpy()
+        return Sampled(latents, self._predictions(layouts))
 
     # Tasks
 
@@ -335,7 +342,7 @@ class MDMM:
         """Predict every modality for ``steps`` steps after each sequence's end."""
         source = self._prepare(data)
         longer = source.extend(after=_positive(steps))
-        return self._infer(longer, samples, seed, first=source.lengths, width=steps)
+        return self._infer(longer, samples, seed, source.lengths, steps)
 
     def backcast(
         self, data: Data, steps: int, *, samples: int = 100, seed: int = 0
@@ -343,7 +350,7 @@ class MDMM:
         """Infer every modality for ``steps`` steps before each sequence's start."""
         source = self._prepare(data)
         longer = source.extend(before=_positive(steps))
-        return self._infer(longer, samples, seed, first=np.zeros_like(source.lengths), width=steps)
+        return self._infer(longer, samples, seed, np.zeros_like(source.lengths), steps)
 
     def generate(
         self,
@@ -405,7 +412,7 @@ class MDMM:
         source = self._prepare(data)
         bounds = np.zeros(len(source))
         for i, (window, batch) in enumerate(self._batches(source, samples)):
-            guide = self._guide(batch, stream(seed, i))
+            guide = self._inferring(samples, seed).guide(self.module, batch, i)
             generator = stream(seed, int(window.index[0]), 2)
             bounds[window.index] = importance_bound(guide, batch, samples, generator)
         return bounds - self._fitted().log_volume(source)
@@ -424,7 +431,7 @@ class MDMM:
 
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file (safetensors and JSON, no code)."""
-        usage = Usage(self.particles, self.refine, self.roles, self._errors)
+        usage = Usage(self.particles, self.refine, self.roles, self._errors, self._clocks)
         write_model(Path(path), self.module, self._fitted(), self.modalities, usage)
 
     # Ways in
@@ -455,47 +462,29 @@ class MDMM:
         """Conforming data in the model's units."""
         return self._fitted().apply(self._read(data))
 
-    def _batch(self, source: Sequences, index: Array) -> Batch:
-        return source.batch(index, self.module.model.prior_mean.dtype)
-
     def _batches(self, source: Sequences, samples: int) -> Iterator[tuple[Window, Batch]]:
-        """Batches of similar length, as many sequences as trajectories allow."""
-        for index in source.groups(max(1, ROWS // max(samples, 1)), bucket=True):
-            stop = source.lengths[index]
-            yield Window(index, np.zeros_like(stop), stop), self._batch(source, index)
+        return batches(source, samples, self.module.model.prior_mean.dtype)
+
+    def _inferring(self, samples: int, seed: int, spread: float = 1.0) -> Inferring:
+        return Inferring(self.particles, self.refine, samples, seed, spread)
 
     @torch.no_grad()
-    def _simulators(
-        self, source: Sequences, samples: int, seed: int, spread: float = 1.0
-    ) -> Sequence[Paths | Refined]:
-        """Prepare trajectories, refined if that was asked for."""
-        paths = self._paths(source, samples, seed, spread)
-        if not self.refine:
-            return paths
-        return [
-            Refined(path, self._linearize(batch, path.guide), path.window)
-            for path in paths
-            for batch in [self._batch(source, path.window.index)]
-        ]
-
-    @torch.no_grad()
-    def _paths(
-        self, source: Sequences, samples: int, seed: int, spread: float = 1.0
-    ) -> list[Paths]:
-        """Prepare trajectories: one guide for every batch."""
-        return [
-            Paths(self._guide(batch, stream(seed, i)), window, spread)
-            for i, (window, batch) in enumerate(self._batches(source, samples))
-        ]
-
-    def _guide(self, batch: Batch, generator: torch.Generator) -> Guide:
-        return self.module.guide(batch, particles=self.particles, generator=generator)
-
-    def _linearize(self, batch: Batch, guide: Guide) -> Linearized:
-        """Refine the posterior around the MAP sequence."""
-        found = guide.sequence(self.module.model.prior_mean.new_zeros(1, *guide.shape))
-        start = Gaussian.from_moments(found.latents[0, :, 0], found.posterior.std[0, :, 0])
-        return linearize(self.module.model, batch, start, self.refine)
+    def _layouts(
+        self,
+        source: Sequences,
+        how: Inferring,
+        first: Array | None = None,
+        width: int | None = None,
+    ) -> Layouts:
+        """Prepare trajectories, after a look at the clocks."""
+        chances = {
+            modality.name: self._clocks[modality.name].read(
+                hear(self.module, modality, source, how)
+            )
+            for modality in self.module.model.modalities
+            if modality.name in self._clocks
+        }
+        return Layouts(self.module, source, how, Readings(chances), first, width)
 
     def _infer(
         self,
@@ -506,53 +495,46 @@ class MDMM:
         width: int | None = None,
     ) -> dict[str, Prediction]:
         """Predict all modalities along trajectories, for ``width`` steps from ``first`` on."""
-        simulators = self._simulators(source, samples, seed)
-        if first is not None and width is not None:
-            simulators = [
-                replace(simulator, window=Window(index, first[index], first[index] + width))
-                for simulator in simulators
-                for index in [simulator.window.index]
-            ]
-        return self._predictions(simulators, source, samples, seed, width)
+        return self._predictions(
+            self._layouts(source, self._inferring(samples, seed), first, width)
+        )
 
-    def _predictions(
-        self,
-        simulators: Sequence[Simulator],
-        source: Sequences,
-        samples: int,
-        seed: int,
-        width: int | None = None,
-        *,
-        spread: float = 1.0,
-        levels: bool = True,
-    ) -> dict[str, Prediction]:
-        shape = (len(source), int(source.lengths.max()) if width is None else width)
-        scales, model, found = self._fitted().scales, self.module.model, {}
-        for modality in model.modalities:
-            name, level = modality.name, None
-            if levels and modality.level:
-                errors = self._errors.get(name)
-                level = self._levels(modality, simulators, source, errors, samples, seed, spread)
-            found[name] = Prediction(
-                modality, model, simulators, shape, scales.get(name), samples, seed, level
-            )
+    def _predictions(self, layouts: Layouts) -> dict[str, Prediction]:
+        scales, found = self._fitted().scales, {}
+        for modality in self.module.model.modalities:
+            name, levels = modality.name, None
+            if modality.level:
+                levels = self._levels(modality, layouts, self._errors.get(name))
+            found[name] = self._prediction(modality, layouts, scales.get(name), levels)
         return found
 
-    def _levels(
-        self,
-        modality: Modality,
-        simulators: Sequence[Simulator],
-        source: Sequences,
-        errors: Views | None,
-        samples: int,
-        seed: int,
-        spread: float,
-    ) -> Levels:
+    def _prediction(
+        self, modality: Modality, layouts: Layouts, scale: Scale | None, levels: Levels | None
+    ) -> Prediction:
+        return Prediction(
+            modality,
+            self.module.model,
+            lambda: layouts.simulators(modality.name),
+            layouts.shape,
+            scale,
+            layouts.how.samples,
+            layouts.how.seed,
+            levels,
+        )
+
+    def _levels(self, modality: Modality, layouts: Layouts, errors: Views | None) -> Levels:
         """Prepare to move predictions, which were made from all of the source, by their errors."""
-        given, left = source.keep(modality.name), source.hide(modality.name)
-        others = partial(self._simulators, left, samples, seed, spread)
-        model = self.module.model
-        return Levels(modality, model, simulators, others, given, errors, samples, seed)
+        name = modality.name
+        return Levels(
+            modality,
+            self.module.model,
+            lambda: layouts.simulators(name),
+            lambda: layouts.simulators(name, without=name),
+            layouts.given.keep(name),
+            errors,
+            layouts.how.samples,
+            layouts.how.seed,
+        )
 
     def _latent_moments(
         self, source: Sequences, found: Sequence[tuple[Window, Gaussian]]
@@ -560,9 +542,11 @@ class MDMM:
         shape = (len(source), int(source.lengths.max()), self.latent)
         mean, std = np.full(shape, np.nan), np.full(shape, np.nan)
         for window, gaussian in found:
-            for b, (i, steps) in enumerate(zip(window.index, window.stop, strict=True)):
-                mean[i, :steps] = gaussian.mean[:steps, b].detach().numpy()
-                std[i, :steps] = gaussian.std[:steps, b].detach().numpy()
+            for b, (i, first, stop) in enumerate(
+                zip(window.index, window.first, window.stop, strict=True)
+            ):
+                mean[i, : stop - first] = gaussian.mean[first:stop, b].detach().numpy()
+                std[i, : stop - first] = gaussian.std[first:stop, b].detach().numpy()
         return Posterior(mean, std)
 
 
@@ -584,6 +568,7 @@ def load(path: str | Path, modalities: Sequence[Modality] | None = None) -> MDMM
     )
     model._module.load_state_dict(record.weights)
     model._scaling, model.roles, model._errors = record.scaling, usage.roles, dict(usage.errors)
+    model._clocks = dict(usage.clocks)
     return model
 
 

@@ -22,7 +22,7 @@ from weft.errors import TRUSTS, Errors, Views, closest_trust
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.sequences import Sequences
-from weft.simulators import Simulator
+from weft.simulators import Simulator, predicted_moments
 
 __all__ = ["Correct", "Levels"]
 
@@ -35,14 +35,14 @@ Correct: TypeAlias = Callable[[Tensor, int, Array], Tensor]
 class Levels:
     """Where the levels of a modality lie, by what was given of it.
 
-    ``simulators`` have the states of its batches, ``others()`` those that are inferred without the
-    modality. ``errors`` say how long what predictions are off by lasts; without them it is taken to
-    stay. Moments of predictions are those of ``samples`` trajectories.
+    ``simulators()`` have the states of its batches, ``others()`` those that are inferred without
+    the modality. ``errors`` say how long what predictions are off by lasts; without them it is
+    taken to stay. Moments of predictions are those of ``samples`` trajectories.
     """
 
     modality: Modality
     model: MarkovModel
-    simulators: Sequence[Simulator]
+    simulators: Callable[[], Sequence[Simulator]]
     others: Callable[[], Sequence[Simulator]]
     given: Sequences
     errors: Views | None
@@ -67,7 +67,7 @@ class Levels:
         """One offset ``(trajectory, batch, *shape)`` of each trajectory for a whole sequence."""
         values, observed = self._observations(place, self.given)
         likelihood, shape = self.modality.likelihood, self.modality.shape
-        raw = self._decoded(self.simulators[place], count)
+        raw = self._decoded(self.simulators()[place], count)
         means = (likelihood.moments(x, shape)[0] * m for x, m in zip(raw, observed, strict=True))
         expected = functools.reduce(torch.add, means)
         return likelihood.offset(values.sum(0), expected, observed.sum(0))
@@ -101,7 +101,7 @@ class Levels:
     def _views(self) -> Iterator[tuple[Moments, Moments, Moments]]:
         """Mean and variance of every batch, and what errors say of them by either view."""
         assert self.errors is not None
-        for place, simulators in enumerate(zip(self.simulators, self.others(), strict=True)):
+        for place, simulators in enumerate(zip(self.simulators(), self.others(), strict=True)):
             before, theirs = (self._moments(simulator) for simulator in simulators)
             yield (
                 before,
@@ -119,18 +119,12 @@ class Levels:
 
     def _observations(self, place: int, data: Sequences) -> tuple[Tensor, Tensor]:
         """Values and mask of a batch, ``(time, batch, *shape)``."""
-        index = self.simulators[place].window.index
+        index = self.simulators()[place].window.index
         batch = data.batch(index, self.model.prior_mean.dtype)
         return batch.values[self.modality.name], batch.observed[self.modality.name]
 
     def _moments(self, simulator: Simulator) -> Moments:
-        """Mean and variance ``(time, batch, *shape)`` of all trajectories together."""
-        steps = []
-        for raw in self._decoded(simulator, self.samples):
-            mean, variance = self.modality.likelihood.moments(raw.double(), self.modality.shape)
-            steps.append((mean.mean(0), variance.mean(0) + mean.var(0, correction=0)))
-        means, variances = zip(*steps, strict=True)
-        return torch.stack(means), torch.stack(variances)
+        return predicted_moments(self.modality, self.model, simulator, self.samples, self.seed)
 
     def _decoded(self, simulator: Simulator, count: int) -> Iterator[Tensor]:
         """Raw numbers ``(trajectory, batch, outputs)`` of each step."""

@@ -81,6 +81,12 @@ class Modality:
         is known; in other likelihoods they are taken to stay throughout a sequence. Levels are
         part of predictions from whole sequences, not of filters, streams and scores, and training
         does without them.
+    clock : int
+        How many steps early or late, at most, the modality may be in a sequence, by a lag that
+        stays throughout it; 0 if all are synchronous. For devices that are not started at the same
+        moment. Lags of training sequences are found in training (`TrainingConfig`, ``align``),
+        those of others by what the other modalities tell (`weft.clocks`); predictions are made for
+        each modality by its own clock. Filters, streams and scores take modalities for synchronous.
 
     Examples
     --------
@@ -108,6 +114,7 @@ class Modality:
         gaps: bool = False,
         skip: bool = False,
         level: bool = False,
+        clock: int = 0,
     ) -> None:
         self.name = name
         self.categories: tuple[Hashable, ...] | None = None
@@ -129,6 +136,7 @@ class Modality:
         self.mask_input = mask_input
         self.skip = skip
         self.level = level
+        self.clock = clock
         self._check()
 
     def _check(self) -> None:
@@ -179,6 +187,11 @@ class Modality:
             )
         if self.level and self.categories is not None:
             raise ValueError(f"Modality {self.name!r} is categorical and cannot have level=True.")
+        if self.clock < 0 or (self.clock and self.categories is not None):
+            raise ValueError(
+                f"Modality {self.name!r} has clock={self.clock}: it is a number of steps, and 0 "
+                "for labels. If labels are early or late, give clocks to what they are of."
+            )
 
     def __repr__(self) -> str:
         kind = f"shape={self.shape}" if self.categories is None else f"categories={self.categories}"

@@ -33,14 +33,15 @@ class Prediction:
 
     Arrays are ``(sequence, time, *shape)``, NaN (``None`` among labels) beyond a sequence's end.
     The spread includes the noise of the observations and the uncertainty of the state.
-    ``levels``, if there are any, move it towards what was observed.
+    ``simulators()`` have the states of batches; ``levels``, if there are any, move what they
+    predict towards what was observed.
     """
 
     def __init__(
         self,
         modality: Modality,
         model: MarkovModel,
-        simulators: Sequence[Simulator],
+        simulators: Callable[[], Sequence[Simulator]],
         shape: tuple[int, int],
         scale: Scale | None,
         samples: int,
@@ -156,7 +157,7 @@ class Prediction:
     ) -> list[Array]:
         """Walk all batches and reduce each step, ``(trajectory, batch, …)`` to ``(batch, …)``."""
         found = [np.full((*self._shape, *shape), np.nan) for shape in shapes]
-        for place, simulator in enumerate(self._simulators):
+        for place, simulator in enumerate(self._simulators()):
             window = simulator.window
             generator = stream(self._seed, int(window.index[0]), 1)
             correct = None if self._levels is None else self._levels.correction(place, count)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft import likelihoods
+from weft.clocks import Clock
 from weft.errors import Errors, Views
 from weft.frames import Roles
 from weft.inference import METHODS, Method
@@ -45,13 +46,15 @@ class Usage:
     """How a model is used, which its weights do not say.
 
     ``particles`` and ``refine`` are settings of inference, ``roles`` say how its table was read if
-    there was one, ``errors`` how long errors of each modality with levels last.
+    there was one, ``errors`` how long errors of each modality with levels last, ``clocks`` how far
+    modalities with clocks of their own are off.
     """
 
     particles: Particles = Cubature()
     refine: int = 0
     roles: Roles | None = None
     errors: Mapping[str, Views] = field(default_factory=dict)
+    clocks: Mapping[str, Clock] = field(default_factory=dict)
 
 
 def write_model(
@@ -64,6 +67,10 @@ def write_model(
         "refine": usage.refine,
         "particles": {"class": type(usage.particles).__name__, "settings": vars(usage.particles)},
         "errors": {name: _listed(views) for name, views in usage.errors.items()},
+        "clocks": {
+            name: {"chances": clock.chances.tolist(), "lasting": clock.lasting}
+            for name, clock in usage.clocks.items()
+        },
     }
     write_file(path, KIND, {**header, **more}, tensors)
 
@@ -123,8 +130,12 @@ def _usage(header: Mapping[str, Any]) -> Usage:
     """Settings of inference; those of the user's own making, and old files, have the default."""
     table, written = header.get("table"), header.get("particles", {})
     errors = {name: _views(settings) for name, settings in header.get("errors", {}).items()}
+    clocks = {
+        name: Clock(np.array(settings["chances"]), settings["lasting"])
+        for name, settings in header.get("clocks", {}).items()
+    }
     roles = None if table is None else Roles(**table)
-    usage = Usage(refine=header.get("refine", 0), roles=roles, errors=errors)
+    usage = Usage(refine=header.get("refine", 0), roles=roles, errors=errors, clocks=clocks)
     known = {kind.__name__: kind for kind in (Antithetic, Cubature, MonteCarlo)}
     if written.get("class") in known:
         usage = replace(usage, particles=known[written["class"]](**written["settings"]))
@@ -175,6 +186,7 @@ def _describe(modality: Modality) -> dict[str, Any]:
         "gaps": modality.gaps,
         "skip": modality.skip,
         "level": modality.level,
+        "clock": modality.clock,
         "encoder": None if modality.encoder is None else _import_path(modality.encoder),
         "decoder": None if modality.decoder is None else _import_path(modality.decoder),
     }
@@ -209,6 +221,7 @@ def _rebuild(path: Path, record: Mapping[str, Any]) -> Modality:
         gaps=record.get("gaps", False),
         skip=record.get("skip", False),
         level=record.get("level", False),
+        clock=record.get("clock", 0),
     )
 
 

@@ -40,6 +40,9 @@ class TrainingConfig:
         Share of the epochs, at the end, over whose last states the mean is taken (stochastic weight
         averaging). It wants a rate that still moves them, so raise ``final_rate`` with it. With
         validation data the mean is kept if it is better than the best single state.
+    align : tuple of float
+        Shares of the epochs after which training looks at the lags of modalities with clocks of
+        their own, and from then on sees sequences by lags drawn anew for every epoch.
     clip : float
         Largest norm of the gradient; longer ones are scaled down.
     burst : float
@@ -82,6 +85,7 @@ class TrainingConfig:
     filter_until: float | None = None
     polish: float = 0.4
     average: float = 0.0
+    align: tuple[float, ...] = (0.2, 0.3, 0.4, 0.5, 0.6)
     clip: float = 5.0
     burst: float = 0.1
     burst_chance: float = 1.0
@@ -116,6 +120,10 @@ class TrainingConfig:
     def averaging(self, epoch: int) -> bool:
         """Whether the state after so many epochs belongs to the mean."""
         return epoch > (1 - self.average) * self.epochs
+
+    def aligning(self, epoch: int) -> bool:
+        """Whether to look at clocks after so many epochs."""
+        return epoch in {math.ceil(share * self.epochs) for share in self.align}
 
     def polishing(self, epoch: float) -> bool:
         """Whether an epoch belongs to the last ones, without deletion and filtering part."""

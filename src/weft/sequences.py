@@ -340,6 +340,20 @@ class Sequences:
             cells[inside] = self.cells
         return Sequences(columns, lengths, self.ids, self.table, cells)
 
+    def shift(self, steps: Mapping[str, Array]) -> Sequences:
+        """Move modalities in time: what was at step ``t`` of a sequence is at ``t + steps`` of it.
+
+        One whole number per sequence. What leaves a sequence is gone; `extend` it first to keep it.
+        """
+        columns = dict(self.columns)
+        whose, length = self.sequence_of_row, self.lengths[self.sequence_of_row]
+        for name, by in steps.items():
+            source = self.step_of_row - by[whose]
+            outside = (source < 0) | (source >= length)
+            rows = self.starts[whose] + np.clip(source, 0, length - 1)
+            columns[name] = self._column(name).take(rows).delete(outside)
+        return replace(self, columns=columns)
+
     @staticmethod
     def concatenate(parts: Sequence[Sequences]) -> Sequences:
         """Put the sequences of several collections one after another.

@@ -7,20 +7,35 @@ same seed gives the same pass again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from weft.batch import Batch
 from weft.columns import Array
 from weft.gaussian import Gaussian
 from weft.inference.linearized import Linearized
 from weft.inference.method import Guide
+from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.randomness import stream
+from weft.sequences import Sequences
 
-__all__ = ["ROWS", "Marginals", "Onward", "Paths", "Refined", "Simulator", "Window"]
+__all__ = [
+    "ROWS",
+    "Marginals",
+    "Onward",
+    "Paths",
+    "Refined",
+    "Several",
+    "Simulator",
+    "Window",
+    "batches",
+    "predicted_moments",
+]
 
 ROWS = 40_000
 """Trajectories times sequences walked at once; bounds the memory of a step."""
@@ -35,6 +50,13 @@ class Window:
     stop: Array
 
 
+def batches(source: Sequences, samples: int, dtype: torch.dtype) -> Iterator[tuple[Window, Batch]]:
+    """Batches of similar length, as many sequences as trajectories allow."""
+    for index in source.groups(max(1, ROWS // max(samples, 1)), bucket=True):
+        stop = source.lengths[index]
+        yield Window(index, np.zeros_like(stop), stop), source.batch(index, dtype)
+
+
 class Simulator(ABC):
     """Latent states of one batch, step by step."""
 
@@ -43,6 +65,20 @@ class Simulator(ABC):
     @abstractmethod
     def states(self, count: int, seed: int) -> Iterator[Tensor]:
         """Yield states ``(trajectory, batch, latent)`` for each step."""
+
+
+@torch.no_grad()
+def predicted_moments(
+    modality: Modality, model: MarkovModel, simulator: Simulator, samples: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance ``(time, batch, *shape)`` of a modality, of all trajectories together."""
+    steps = []
+    for z in simulator.states(samples, seed):
+        raw = model.decode(modality.name, z).double()
+        mean, variance = modality.likelihood.moments(raw, modality.shape)
+        steps.append((mean.mean(0), variance.mean(0) + mean.var(0, correction=0)))
+    means, variances = zip(*steps, strict=True)
+    return torch.stack(means), torch.stack(variances)
 
 
 def _noise(
@@ -126,3 +162,22 @@ class Refined(Simulator):
         coarse = self.paths.states(count, seed)
         for begun, before, after in zip(self.chain.begun, coarse, refined, strict=True):
             yield torch.where(begun[:, None], after[: len(before)].to(before.dtype), before)
+
+
+@dataclass(frozen=True, eq=False)
+class Several(Simulator):
+    """Trajectories through the same sequences in several ways, an equal share by each."""
+
+    parts: Sequence[Simulator]
+    window: Window
+
+    def states(self, count: int, seed: int) -> Iterator[Tensor]:
+        """Walk ``count`` trajectories forward, those of one part behind those of another."""
+        shares = [len(share) for share in np.array_split(np.arange(count), len(self.parts))]
+        walks = [
+            part.states(share, int(torch.randint(2**31, (), generator=stream(seed, 6, i))))
+            for i, (part, share) in enumerate(zip(self.parts, shares, strict=True))
+            if share
+        ]
+        for steps in zip(*walks, strict=True):
+            yield torch.cat(steps)

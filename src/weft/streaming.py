@@ -148,7 +148,7 @@ class Stream:
             modality.name: Prediction(
                 modality,
                 model,
-                simulators,
+                lambda: simulators,
                 (self.count, stop - first),
                 self._scaling.scales.get(modality.name),
                 self.samples,

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from weft.bookkeeping import Epoch, Progress
+from weft.clocks import Clock, Readings
 from weft.corruption import delete_bursts, delete_entries, delete_steps, withhold_modalities
 from weft.gaussian import ImproperGaussianError
 from weft.inference.method import Method
+from weft.layouts import Inferring, hear
 from weft.monitoring import MetricsLog, interruptible
 from weft.objective import Loss, Objective, ObjectiveConfig, Temperature
 from weft.persistence import FileError, read_file, write_file
@@ -40,7 +42,7 @@ failure, a step's while the state is one to go back to."""
 MOST_HIDDEN = 0.6
 """Largest share of the steps that a polishing step leaves out."""
 
-STEP, ORDER, VALIDATION, AUGMENT, CORRUPT = range(5)  # keys of the random streams
+STEP, ORDER, VALIDATION, AUGMENT, CORRUPT, CLOCKS = range(6)  # keys of the random streams
 LOGGER = logging.getLogger("weft")
 Change: TypeAlias = Callable[[Sequences, torch.Generator], Sequences]
 
@@ -89,8 +91,9 @@ class Trainer:
         corrupt: Change | None = None,
     ) -> None:
         self.module = module
-        self.whole = data
-        self.pieces = data if config.segment is None else data.segments(config.segment)
+        self.data = data
+        self.clocks: dict[str, Clock] = {}
+        self.readings, self.validation_readings = Readings({}), Readings({})
         self.validation = validation
         self.objective = Objective(module, objective)
         self.config = config
@@ -104,6 +107,7 @@ class Trainer:
         self.best: dict[str, Tensor] = {}
         self.mean: dict[str, Tensor] = {}
         self.good = self._copy_state()
+        self._lay_out()
         counts = [len(self._source(epoch)) for epoch in range(config.epochs)]
         self.plan = [math.ceil(count / config.batch(count)) for count in counts]
         self.steps = sum(self.plan)
@@ -155,6 +159,38 @@ class Trainer:
     def history(self) -> list[Epoch]:
         """Everything measured so far, epochs before a resume included."""
         return [Epoch(**record) for record in self.progress.history]
+
+    # Clocks
+
+    @property
+    def settled(self) -> Sequences:
+        """Training data by the likeliest lags."""
+        return self.data.shift(self.readings.best())
+
+    def _lay_out(self) -> None:
+        """Move training data by lags drawn for this epoch."""
+        [lags] = self.readings.draw(1, stream(self.seed, CLOCKS, self.progress.epoch))
+        self.whole = self.data.shift(lags)
+        segment = self.config.segment
+        self.pieces = self.whole if segment is None else self.whole.segments(segment)
+
+    def _look_at_clocks(self) -> None:
+        """Learn how far modalities are off, and what the lag of each sequence may be."""
+        modalities = [m for m in self.module.model.modalities if m.clock]
+        if not modalities:
+            return
+        self.module.eval()
+        how = Inferring(self.objective.config.particles, seed=self.seed)
+        heard = {m.name: hear(self.module, m, self.data, how) for m in modalities}
+        self.clocks = {name: Clock.learn(evidence) for name, evidence in heard.items()}
+        self.readings = Readings({n: c.read(heard[n]) for n, c in self.clocks.items()})
+        if self.validation is not None:
+            others = {m.name: hear(self.module, m, self.validation, how) for m in modalities}
+            self.validation_readings = Readings(
+                {name: clock.read(others[name]) for name, clock in self.clocks.items()}
+            )
+            self.progress.best, self.best = None, {}  # by clocks that are past
+        self.module.train()
 
     # One step
 
@@ -329,6 +365,9 @@ class Trainer:
             self._judge(validation, settled)
         if config.averaging(epoch):
             self._average()
+        if config.aligning(epoch):
+            self._look_at_clocks()
+        self._lay_out()
         LOGGER.info(
             "epoch %d/%d: loss %.4g%s",
             epoch,
@@ -377,15 +416,16 @@ class Trainer:
             return None
         self.module.eval()
         generator = stream(self.seed, VALIDATION)
-        hidden = delete_steps(self.validation, self.config.hide, generator)
+        data = self.validation.shift(self.validation_readings.best())
+        hidden = delete_steps(data, self.config.hide, generator)
         total = 0.0
-        size = self.config.batch(len(self.validation))
-        for group in self.validation.groups(size, bucket=True):
-            target = self.validation[group]
+        size = self.config.batch(len(data))
+        for group in data.groups(size, bucket=True):
+            target = data[group]
             loss, problem = self._loss(hidden[group], target, generator, Temperature())
             total += math.inf if problem else loss.total.item() * target.rows
         self.module.train()
-        return total / self.validation.rows
+        return total / data.rows
 
     # State
 
@@ -411,7 +451,7 @@ class Trainer:
         objective = {f"objective.{n}": repr(v) for n, v in vars(self.objective.config).items()}
         rest = {
             "inference": self.module.name,
-            "data": repr(self.whole),
+            "data": repr(self.data),
             "validation": repr(self.validation),
             "seed": repr(self.seed),
         }
@@ -424,6 +464,7 @@ class Trainer:
         tensors |= {f"good/{name}": tensor for name, tensor in self.good.items()}
         tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
         tensors |= {f"mean/{name}": tensor for name, tensor in self.mean.items()}
+        tensors |= self._copy_clocks()
         header = {"progress": asdict(self.progress), "settings": self._settings()}
         write_file(self.directory / CHECKPOINT, "checkpoint", header, tensors)
 
@@ -443,6 +484,30 @@ class Trainer:
         self.good, self.best = stored.group("good"), stored.group("best")
         self.mean = stored.group("mean")
         self.progress = Progress(**stored.header["progress"])
+        self._restore_clocks(stored.group("clock"))
+        self._lay_out()
+
+    def _copy_clocks(self) -> dict[str, Tensor]:
+        found = {}
+        for name, clock in self.clocks.items():
+            found[f"clock/chances/{name}"] = torch.from_numpy(clock.chances)
+            found[f"clock/lasting/{name}"] = torch.tensor(clock.lasting, dtype=torch.float64)
+        for part, readings in (("train", self.readings), ("validation", self.validation_readings)):
+            for name, chances in readings.chances.items():
+                found[f"clock/{part}/{name}"] = torch.from_numpy(chances)
+        return found
+
+    def _restore_clocks(self, stored: Mapping[str, Tensor]) -> None:
+        def part(name: str) -> dict[str, Tensor]:
+            start = f"{name}/"
+            return {k.removeprefix(start): t for k, t in stored.items() if k.startswith(start)}
+
+        lasting = part("lasting")
+        self.clocks = {n: Clock(t.numpy(), float(lasting[n])) for n, t in part("chances").items()}
+        self.readings, self.validation_readings = (
+            Readings({n: t.numpy() for n, t in part(each).items()})
+            for each in ("train", "validation")
+        )
 
 
 def _adam(module: Method, config: TrainingConfig) -> torch.optim.Adam:

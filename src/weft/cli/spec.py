@@ -18,7 +18,7 @@ __all__ = ["Spec", "declare", "plan_training", "read_spec"]
 TABLE = ("id", "time", "step", "combine", "variable", "value")
 MODEL = ("latent", "hidden", "inference", "seed")
 SECTIONS = ("table", "model", "modalities", "training")
-DECLARED = ("columns", "categories", "likelihood", "weight", "context")
+DECLARED = ("columns", "categories", "likelihood", "weight", "context", "clock")
 SWITCHES = ("whole", "gaps", "skip", "level")
 LONG, PIECE = 400, 200
 
@@ -123,6 +123,7 @@ def declare(spec: Spec, data: Sequences) -> list[Modality]:
                 gaps=gaps,
                 skip=skip,
                 level=level,
+                clock=int(entry.get("clock", 0)),
             )
         )
     return declared
