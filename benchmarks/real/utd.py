@@ -35,8 +35,10 @@ SEED = 0
 DRAWS = 50
 BATCH = 20
 LATENT, HIDDEN, WIDTH = 64, 64, 128
+CLOCK = 6
+"""Frames by which the sensor may be early or late."""
 TRAINING = weft.TrainingConfig(
-    epochs=120,
+    epochs=90,
     batch_size=BATCH,
     learning_rate=4e-3,
     final_rate=0.4,
@@ -71,7 +73,7 @@ class Answers:
 def declare() -> list[weft.Modality]:
     """Two sensors, each read from both ends, with gaps and errors that last, and a label."""
 
-    def sensor(name: str, entries: int, weight: float) -> weft.Modality:
+    def sensor(name: str, entries: int, weight: float, clock: int = 0) -> weft.Modality:
         return weft.Modality(
             name,
             entries,
@@ -81,11 +83,12 @@ def declare() -> list[weft.Modality]:
             gaps=True,
             skip=True,
             level=True,
+            clock=clock,
             weight=weight,
         )
 
     label = weft.Modality("action", categories=ACTIONS, weight=80.0)
-    return [sensor("inertial", 6, 30.0), sensor("skeleton", 60, 10.0), label]
+    return [sensor("inertial", 6, 30.0, CLOCK), sensor("skeleton", 60, 10.0), label]
 
 
 def fit_weft(train: Sequences, method: str = "bfvi") -> weft.MDMM:
