@@ -20,7 +20,7 @@ LAYERS = [
     ["objective", "simulators", "bounds"],
     ["levels", "clocks"],
     ["prediction", "records", "layouts"],
-    ["bookkeeping", "schedules", "results", "plots", "tables"],
+    ["bookkeeping", "schedules", "results", "plots", "tables", "alignment"],
     ["evaluation"],
     ["training", "streaming"],
     ["estimator"],

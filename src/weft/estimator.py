@@ -217,7 +217,7 @@ class MDMM:
     def _adopt(self, trainer: Trainer, scaling: Scaling) -> None:
         self._module, self._scaling = trainer.module, scaling
         self.history = trainer.history
-        self._clocks = trainer.clocks
+        self._clocks = trainer.train.clocks
         self._errors = self._learn_errors(trainer)
 
     def _learn_errors(self, trainer: Trainer) -> dict[str, Views]:
@@ -226,7 +226,7 @@ class MDMM:
         From some training sequences, varied and with gaps as in training: so there are many kinds
         of levels, and it shows whom to trust in a gap.
         """
-        train, seed = trainer.settled, trainer.seed
+        train, seed = trainer.train.settled(), trainer.seed
         found = {}
         for modality in self.module.model.modalities:
             if not (modality.level and modality.likelihood.location_scale):

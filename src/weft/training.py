@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from weft.alignment import Alignment
 from weft.bookkeeping import Epoch, Progress
-from weft.clocks import Clock, Readings
 from weft.corruption import delete_bursts, delete_entries, delete_steps, withhold_modalities
 from weft.gaussian import ImproperGaussianError
 from weft.inference.method import Method
-from weft.layouts import Inferring, hear
+from weft.layouts import Inferring
 from weft.monitoring import MetricsLog, interruptible
 from weft.objective import Loss, Objective, ObjectiveConfig, Temperature
 from weft.persistence import FileError, read_file, write_file
@@ -91,10 +91,8 @@ class Trainer:
         corrupt: Change | None = None,
     ) -> None:
         self.module = module
-        self.data = data
-        self.clocks: dict[str, Clock] = {}
-        self.readings, self.validation_readings = Readings({}), Readings({})
-        self.validation = validation
+        self.train = Alignment(data)
+        self.validation = None if validation is None else Alignment(validation)
         self.objective = Objective(module, objective)
         self.config = config
         self.seed = seed
@@ -162,33 +160,19 @@ class Trainer:
 
     # Clocks
 
-    @property
-    def settled(self) -> Sequences:
-        """Training data by the likeliest lags."""
-        return self.data.shift(self.readings.best())
-
     def _lay_out(self) -> None:
-        """Move training data by lags drawn for this epoch."""
-        [lags] = self.readings.draw(1, stream(self.seed, CLOCKS, self.progress.epoch))
-        self.whole = self.data.shift(lags)
+        """Lay training data out by lags drawn for this epoch."""
+        self.whole = self.train.drawn(stream(self.seed, CLOCKS, self.progress.epoch))
         segment = self.config.segment
         self.pieces = self.whole if segment is None else self.whole.segments(segment)
 
     def _look_at_clocks(self) -> None:
-        """Learn how far modalities are off, and what the lag of each sequence may be."""
-        modalities = [m for m in self.module.model.modalities if m.clock]
-        if not modalities:
-            return
-        self.module.eval()
+        """Find out anew how far modalities are off."""
         how = Inferring(self.objective.config.particles, seed=self.seed)
-        heard = {m.name: hear(self.module, m, self.data, how) for m in modalities}
-        self.clocks = {name: Clock.learn(evidence) for name, evidence in heard.items()}
-        self.readings = Readings({n: c.read(heard[n]) for n, c in self.clocks.items()})
-        if self.validation is not None:
-            others = {m.name: hear(self.module, m, self.validation, how) for m in modalities}
-            self.validation_readings = Readings(
-                {name: clock.read(others[name]) for name, clock in self.clocks.items()}
-            )
+        self.module.eval()
+        self.train.look(self.module, how)
+        if self.validation is not None and self.train.clocks:
+            self.validation.look(self.module, how, self.train.clocks)
             self.progress.best, self.best = None, {}  # by clocks that are past
         self.module.train()
 
@@ -416,7 +400,7 @@ class Trainer:
             return None
         self.module.eval()
         generator = stream(self.seed, VALIDATION)
-        data = self.validation.shift(self.validation_readings.best())
+        data = self.validation.settled()
         hidden = delete_steps(data, self.config.hide, generator)
         total = 0.0
         size = self.config.batch(len(data))
@@ -451,8 +435,8 @@ class Trainer:
         objective = {f"objective.{n}": repr(v) for n, v in vars(self.objective.config).items()}
         rest = {
             "inference": self.module.name,
-            "data": repr(self.data),
-            "validation": repr(self.validation),
+            "data": repr(self.train.data),
+            "validation": repr(None if self.validation is None else self.validation.data),
             "seed": repr(self.seed),
         }
         return {**config, **objective, **rest}
@@ -464,7 +448,8 @@ class Trainer:
         tensors |= {f"good/{name}": tensor for name, tensor in self.good.items()}
         tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
         tensors |= {f"mean/{name}": tensor for name, tensor in self.mean.items()}
-        tensors |= self._copy_clocks()
+        for part, alignment in self._alignments().items():
+            tensors |= {f"clocks/{part}/{name}": t for name, t in alignment.state().items()}
         header = {"progress": asdict(self.progress), "settings": self._settings()}
         write_file(self.directory / CHECKPOINT, "checkpoint", header, tensors)
 
@@ -484,30 +469,13 @@ class Trainer:
         self.good, self.best = stored.group("good"), stored.group("best")
         self.mean = stored.group("mean")
         self.progress = Progress(**stored.header["progress"])
-        self._restore_clocks(stored.group("clock"))
+        for part, alignment in self._alignments().items():
+            alignment.restore(stored.group(f"clocks/{part}"))
         self._lay_out()
 
-    def _copy_clocks(self) -> dict[str, Tensor]:
-        found = {}
-        for name, clock in self.clocks.items():
-            found[f"clock/chances/{name}"] = torch.from_numpy(clock.chances)
-            found[f"clock/lasting/{name}"] = torch.tensor(clock.lasting, dtype=torch.float64)
-        for part, readings in (("train", self.readings), ("validation", self.validation_readings)):
-            for name, chances in readings.chances.items():
-                found[f"clock/{part}/{name}"] = torch.from_numpy(chances)
-        return found
-
-    def _restore_clocks(self, stored: Mapping[str, Tensor]) -> None:
-        def part(name: str) -> dict[str, Tensor]:
-            start = f"{name}/"
-            return {k.removeprefix(start): t for k, t in stored.items() if k.startswith(start)}
-
-        lasting = part("lasting")
-        self.clocks = {n: Clock(t.numpy(), float(lasting[n])) for n, t in part("chances").items()}
-        self.readings, self.validation_readings = (
-            Readings({n: t.numpy() for n, t in part(each).items()})
-            for each in ("train", "validation")
-        )
+    def _alignments(self) -> dict[str, Alignment]:
+        parts = {"train": self.train, "validation": self.validation}
+        return {name: part for name, part in parts.items() if part is not None}
 
 
 def _adam(module: Method, config: TrainingConfig) -> torch.optim.Adam:
