@@ -38,7 +38,7 @@ LATENT, HIDDEN, WIDTH = 64, 64, 128
 CLOCK = 6
 """Frames by which the sensor may be early or late."""
 TRAINING = weft.TrainingConfig(
-    epochs=90,
+    epochs=120,
     batch_size=BATCH,
     learning_rate=4e-3,
     final_rate=0.4,
