@@ -68,8 +68,9 @@ def test_evidence_is_the_density_of_what_was_seen_some_steps_off(fitted):
     heard = hear(fitted.module, fitted.modalities[1], data, how)
     longer = data.extend(REACH, REACH)
     left = longer.hide("there")
-    [best] = Layouts(fitted.module, left, replace(how, spread=0.0)).simulators()
-    [others] = Layouts(fitted.module, left, how).simulators()
+    [best], [others] = (
+        Layouts(fitted.module, left, replace(how, spread=spread)).simulators() for spread in (0, 1)
+    )
     model = fitted.module.model
     mean, _ = predicted_moments(model.modalities[1], model, best, 1, how.seed)
     _, variance = predicted_moments(model.modalities[1], model, others, HEARD, how.seed)

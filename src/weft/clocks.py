@@ -15,7 +15,7 @@ as many as errors last count as one. Where nothing was observed, a lag is any th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ from weft.columns import Array
 from weft.modality import Modality
 from weft.model import MarkovModel
 from weft.sequences import Sequences
-from weft.simulators import Simulator, predicted_moments
+from weft.simulators import Paths, predicted_moments
 
 __all__ = ["Clock", "Evidence", "Lags", "Readings", "listen"]
 
@@ -130,34 +130,34 @@ class Readings:
 def listen(
     modality: Modality,
     model: MarkovModel,
-    likeliest: Sequence[Simulator],
-    simulators: Sequence[Simulator],
+    paths: Sequence[Paths],
     data: Sequences,
     samples: int,
     seed: int,
 ) -> Evidence:
     """Compare what was observed with what states of other modalities predict some steps off.
 
-    Simulators have the states of data, which have margins of at least the modality's reach. Means
-    are those of the likeliest states, which do not scatter; variances are of many trajectories, and
-    of all steps of a sequence, since it is not by them that lags are to be told. A modality with a
-    level may be off by a constant besides.
+    Paths lead through data, which have margins of at least the modality's reach. Means are those of
+    the likeliest states, which do not scatter; variances are of many trajectories, and of all steps
+    of a sequence, since it is not by them that lags are to be told. A modality with a level may be
+    off by a constant besides.
     """
     reach = modality.clock
     density = np.zeros((len(data), 2 * reach + 1))
     products, pairs = np.zeros(LASTING + 1), np.zeros(LASTING + 1)
-    for best, simulator in zip(likeliest, simulators, strict=True):
-        index = simulator.window.index
+    for path in paths:
+        index = path.window.index
         batch = data.batch(index, model.prior_mean.dtype)
         values, seen = batch.values[modality.name], batch.observed[modality.name]
-        mean, _ = predicted_moments(modality, model, best, 1, seed)
-        _, variance = predicted_moments(modality, model, simulator, samples, seed)
-        spread = (variance * seen).sum(0) / seen.sum(0).clamp(min=1) + ~seen.any(0)
+        mean, _ = predicted_moments(modality, model, replace(path, spread=0.0), 1, seed)
+        _, variance = predicted_moments(modality, model, path, samples, seed)
+        count = seen.sum(0).clamp(min=1)
+        spread = torch.where(seen.any(0), (variance * seen).sum(0) / count, 1).sqrt()
         for place, lag in enumerate(range(-reach, reach + 1)):
             errors = values - mean.roll(-lag, 0)
             if modality.level:
-                errors = errors - (errors * seen).sum(0) / seen.sum(0).clamp(min=1)
-            errors = errors / spread.sqrt() * seen
+                errors = errors - (errors * seen).sum(0) / count
+            errors = errors / spread * seen
             density[index, place] = -0.5 * errors.square().transpose(0, 1).flatten(1).sum(1).numpy()
             if lag == 0:
                 found = _products(errors, seen)

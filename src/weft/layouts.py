@@ -75,9 +75,8 @@ class Layouts:
     @property
     def shape(self) -> tuple[int, int]:
         """Sequences, and the most steps that are asked for."""
-        return len(self.source), int(
-            self.source.lengths.max()
-        ) if self.width is None else self.width
+        longest = int(self.source.lengths.max())
+        return len(self.source), longest if self.width is None else self.width
 
     @cached_property
     def given(self) -> Sequences:
@@ -133,12 +132,14 @@ class Layouts:
                 yield paths
 
 
+@torch.no_grad()
 def hear(method: Method, modality: Modality, source: Sequences, how: Inferring) -> Evidence:
     """What a modality says of its clock, by what the others tell of it."""
     data = source.extend(modality.clock, modality.clock)
     left = data.hide(modality.name)
-    how = replace(how, samples=HEARD, refine=0, spread=1.0)
-    likeliest, others = (
-        Layouts(method, left, replace(how, spread=spread)).simulators() for spread in (0.0, 1.0)
-    )
-    return listen(modality, method.model, likeliest, others, data, how.samples, how.seed)
+    how = replace(how, samples=HEARD)
+    paths = [
+        Paths(how.guide(method, batch, place), window)
+        for place, (window, batch) in enumerate(Layouts(method, left, how).settled())
+    ]
+    return listen(modality, method.model, paths, data, how.samples, how.seed)
